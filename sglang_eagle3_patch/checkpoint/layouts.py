@@ -1,0 +1,45 @@
+"""Names of draft tensors: every producer's, and the canonical ones they mean.
+
+Canonical names are those of SGLang since 0.5.12 without their leading `model.`: `layers.N.*`,
+`fc`, `fc_norm.N`, `input_norm`, `norm`, `embed_tokens`, `lm_head`, `d2t`, `t2d`. A new producer
+is one more row.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Rename:
+    """One rewriting of names: a pattern at the start of a name, what it becomes, who writes it."""
+
+    pattern: re.Pattern[str]
+    replacement: str
+    producer: str
+
+
+RENAMES = (
+    Rename(
+        re.compile(r"^(?:module\.|draft_model\.|eagle_module\.|model\.)+"),
+        "",
+        "prefixed dumps of trainers; NeMo Automodel",
+    ),
+    Rename(re.compile(r"^midlayer\.(\d+)\."), r"layers.\1.", "ModelOpt, several decoder layers"),
+    Rename(re.compile(r"^midlayer\."), "layers.0.", "SafeAILab, SpecForge, AngelSlim, TorchSpec"),
+    Rename(re.compile(r"^aux_norm_low\."), "fc_norm.0.", "SpecForge, older"),
+    Rename(re.compile(r"^aux_norm_mid\."), "fc_norm.1.", "SpecForge, older"),
+    Rename(re.compile(r"^aux_norm_high\."), "fc_norm.2.", "SpecForge, older"),
+)
+
+# Written by trainers, wanted by no drafter: masks and tables that can be computed, and the
+# target's own tensors that some trainers keep beside the draft's.
+NOT_WEIGHTS = re.compile(r"^t2d$|(^|\.)rotary_emb\.(inv_freq|cos_cached|sin_cached)$|^verifier_")
+
+
+def canonical_name(name: str) -> str:
+    """Return the canonical name of a draft tensor; an unknown name comes back as it is."""
+    for rename in RENAMES:
+        name = rename.pattern.sub(rename.replacement, name)
+    return name
