@@ -1,0 +1,1 @@
+"""How hooks get into a process, once, and out again. Knows nothing of EAGLE."""

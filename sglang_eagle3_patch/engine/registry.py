@@ -1,0 +1,170 @@
+"""Puts patches in, takes them out, and says what became of them. The exception policy lives here.
+
+A post-import hook that raises removes the module it fires for from `sys.modules`, and the next
+import succeeds unpatched. So nothing raises out of one, unless strictness was asked for: then
+ending the process is the point.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import logging
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+import wrapt
+
+from sglang_eagle3_patch.engine.contract import TouchPointMissing, find_owner, signature_difference
+from sglang_eagle3_patch.engine.patch import Hook, HookReport, Patch, PatchReport, Status
+from sglang_eagle3_patch.settings import PREFIX, Settings, SettingsError
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(eq=False)  # two bindings of one hook, before and after a removal, are not the same
+class _Binding:
+    """One hook of one patch in this process, and the handle it can be removed by."""
+
+    patch: Patch
+    hook: Hook
+    status: Status = Status.WAITING
+    detail: str = ""
+    owner: Any = None
+    name: str = ""
+    handle: Any = None
+
+
+class Registry:
+    """The patches of this process."""
+
+    def __init__(self) -> None:
+        self.settings: Settings | None = None
+        self._bindings: list[_Binding] = []
+
+    def apply(self, patches: Sequence[Patch], settings: Settings) -> None:
+        """Put the selected patches in, each as soon as the module it touches is imported.
+
+        Idempotent: a second call changes nothing. Raises `SettingsError` for an unknown name.
+        """
+        if self.settings is not None:
+            return
+        _refuse_unknown_names(patches, settings)
+        self.settings = settings
+        for patch in patches:
+            if not settings.selection.wants(patch.name):
+                continue
+            for hook in patch.hooks:
+                binding = _Binding(patch, hook)
+                self._bindings.append(binding)
+                # Modules that this release lacks just stay waiting.
+                wrapt.register_post_import_hook(functools.partial(self._bind, binding), hook.module)
+
+    def remove(self) -> None:
+        """Take every hook out, the last one put in first."""
+        for binding in reversed(self._bindings):
+            if binding.handle is not None:
+                wrapt.unwrap_object(binding.owner, binding.name, binding.handle, missing_ok=True)
+        self._bindings = []
+        self.settings = None
+
+    def report(self, patches: Iterable[Patch]) -> list[PatchReport]:
+        """Say what became of each patch, asking the classes themselves."""
+        return [self._report_patch(patch) for patch in patches]
+
+    def _bind(self, binding: _Binding, module: ModuleType) -> None:
+        # wrapt can't take a post-import hook back: one left over from before `remove()` is void.
+        if binding not in self._bindings or binding.handle is not None:
+            return
+        try:
+            self._wrap(module, binding)
+        except Exception as error:  # noqa: BLE001 - see the module's docstring
+            binding.status, binding.detail = Status.FAILED, f"{type(error).__name__}: {error}"
+        if binding.status in (Status.UNSUPPORTED, Status.FAILED):
+            self._complain(binding)
+
+    def _wrap(self, module: ModuleType, binding: _Binding) -> None:
+        hook = binding.hook
+        if self._slot_is_taken(binding):
+            binding.status, binding.detail = Status.NOT_NEEDED, f"{hook.slot} is hooked elsewhere"
+            return
+        try:
+            owner, name = find_owner(module, hook)
+        except TouchPointMissing as missing:
+            lacking = Status.NOT_NEEDED if hook.optional else Status.UNSUPPORTED
+            binding.status, binding.detail = lacking, str(missing)
+            return
+        if hook.fixed_when is not None and hook.fixed_when(owner):
+            binding.status, binding.detail = Status.NOT_NEEDED, "this release does it itself"
+            return
+        difference = signature_difference(getattr(owner, name), hook)
+        if difference:
+            binding.status, binding.detail = Status.UNSUPPORTED, difference
+            return
+        binding.handle = wrapt.wrap_function_wrapper(owner, name, hook.wrapper)
+        binding.owner, binding.name = owner, name
+        binding.status = Status.APPLIED
+
+    def _slot_is_taken(self, binding: _Binding) -> bool:
+        slot = binding.hook.slot
+        return slot is not None and any(
+            other.hook.slot == slot and other.status is Status.APPLIED
+            for other in self._bindings
+            if other is not binding and other.patch is binding.patch
+        )
+
+    def _complain(self, binding: _Binding) -> None:
+        assert self.settings is not None
+        name = binding.patch.name
+        text = f"sglang-eagle3-patch: {name}: {binding.status.value}: {binding.detail}"
+        if self.settings.strict:
+            # Not an exception: SGLang's model registry logs those of an import and goes on.
+            sys.stderr.write(f"{text}. Fix: leave it out with {PREFIX}=-{name}.\n")
+            raise SystemExit(1)
+        level = logging.ERROR if name in self.settings.selection.named else logging.WARNING
+        logger.log(level, "%s", text)
+
+    def _report_patch(self, patch: Patch) -> PatchReport:
+        if self.settings is None or not self.settings.selection.wants(patch.name):
+            return PatchReport(name=patch.name, status=Status.DISABLED)
+        hooks = tuple(_report_hook(b) for b in self._bindings if b.patch is patch)
+        status = _summary({report.status for report in hooks})
+        telling = [h.detail for h in hooks if h.detail and h.status is status]
+        return PatchReport(name=patch.name, status=status, detail="; ".join(telling), hooks=hooks)
+
+
+def _report_hook(binding: _Binding) -> HookReport:
+    status, detail = binding.status, binding.detail
+    if status is Status.APPLIED:
+        # Statically: what a class hands out is a bound wrapper, not the one that was put in.
+        current = inspect.getattr_static(binding.owner, binding.name, None)
+        if not wrapt.is_wrapped_by(current, binding.handle):
+            status, detail = Status.DISPLACED, f"{binding.hook.path} was replaced by someone else"
+    return HookReport(path=binding.hook.path, status=status, detail=detail)
+
+
+def _summary(statuses: set[Status]) -> Status:
+    """The worst word wins; a patch is applied when a hook of it is and none is in trouble."""
+    for status in (
+        Status.FAILED,
+        Status.UNSUPPORTED,
+        Status.DISPLACED,
+        Status.APPLIED,
+        Status.NOT_NEEDED,
+    ):
+        if status in statuses:
+            return status
+    return Status.WAITING
+
+
+def _refuse_unknown_names(patches: Sequence[Patch], settings: Settings) -> None:
+    known = [patch.name for patch in patches]
+    unknown = sorted((settings.selection.named | settings.selection.excluded) - set(known))
+    if unknown:
+        raise SettingsError(
+            f"{PREFIX} names {', '.join(unknown)}, which is no patch. "
+            f"Fix: use some of {', '.join(known)}."
+        )

@@ -1,0 +1,140 @@
+"""The one table of our environment variables, and how they are read."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+PREFIX = "SGLANG_EAGLE3_PATCH"
+ACCEPT_LOG_CHOICES = ("step", "interval", "off")
+_TRUE = ("1", "true", "yes", "on", "all")
+_FALSE = ("", "0", "false", "no", "off")
+
+
+class SettingsError(ValueError):
+    """A variable of ours holds something it can't hold; the text says what it can."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Variable:
+    """One environment variable: its full name and, for the documentation, what it does."""
+
+    name: str
+    default: str
+    meaning: str
+
+
+VARIABLES = (
+    Variable(
+        name=PREFIX,
+        default="unset",
+        meaning="`1` turns every patch on, `name,name` only those, `-name` all but those; "
+        "unset or `0`: inert",
+    ),
+    Variable(
+        name=f"{PREFIX}_STRICT",
+        default="0 (1 under our launcher)",
+        meaning="`1`: a patch that can't be applied stops the process instead of warning",
+    ),
+    Variable(
+        name=f"{PREFIX}_ACCEPT_LOG",
+        default="interval (step under our launcher)",
+        meaning="`step`: a line per verify step; `interval`: one per decode log interval; `off`",
+    ),
+    Variable(
+        name=f"{PREFIX}_OPTIONS",
+        default="unset",
+        meaning="`key=value,…`; keys: `aux_layers=2:30:58` names the target layers whose inputs "
+        "the draft was trained on",
+    ),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Selection:
+    """Which patches are wanted. `named` are those the user asked for by name."""
+
+    named: frozenset[str] = frozenset()
+    excluded: frozenset[str] = frozenset()
+
+    def wants(self, name: str) -> bool:
+        """Whether the patch `name` is selected."""
+        return name in self.named if self.named else name not in self.excluded
+
+    @classmethod
+    def parse(cls, text: str) -> Selection:
+        """Parse `1`, `a,b` or `-a,-b`; raises `SettingsError` when the two forms are mixed."""
+        words = [word.strip() for word in text.split(",") if word.strip()]
+        if not words or [word.lower() for word in words] in [[word] for word in _TRUE]:
+            return cls()
+        excluded = frozenset(word[1:] for word in words if word.startswith("-"))
+        named = frozenset(word for word in words if not word.startswith("-"))
+        if named & frozenset(_TRUE):
+            named -= frozenset(_TRUE)
+        if named and excluded:
+            raise SettingsError(
+                f"{PREFIX}={text!r} mixes patches to turn on with patches to leave out. "
+                "Fix: name only the ones wanted, or only the ones unwanted with a leading '-'."
+            )
+        return cls(named=named, excluded=excluded)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What the environment asks of us."""
+
+    selection: Selection = field(default_factory=Selection)
+    strict: bool = False
+    accept_log: str = "interval"
+    aux_layers: tuple[int, ...] | None = None
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] | None = None) -> Settings:
+        """Read our variables from `environment` (default: the process's).
+
+        Raises `SettingsError` naming the variable, its value, and what it may hold.
+        """
+        env = os.environ if environment is None else environment
+        accept_log = env.get(f"{PREFIX}_ACCEPT_LOG", "").strip().lower() or "interval"
+        if accept_log not in ACCEPT_LOG_CHOICES:
+            raise SettingsError(
+                f"{PREFIX}_ACCEPT_LOG={accept_log!r} is unknown. "
+                f"Fix: use one of {', '.join(ACCEPT_LOG_CHOICES)}."
+            )
+        return cls(
+            selection=Selection.parse(env.get(PREFIX, "")),
+            strict=_parse_flag(env, f"{PREFIX}_STRICT"),
+            accept_log=accept_log,
+            aux_layers=_parse_options(env.get(f"{PREFIX}_OPTIONS", "")).get("aux_layers"),
+        )
+
+
+def _parse_flag(env: Mapping[str, str], name: str) -> bool:
+    value = env.get(name, "").strip().lower()
+    if value in _FALSE:
+        return False
+    if value in _TRUE:
+        return True
+    raise SettingsError(f"{name}={value!r} is neither on nor off. Fix: use 1 or 0.")
+
+
+def _parse_options(text: str) -> dict[str, tuple[int, ...]]:
+    options: dict[str, tuple[int, ...]] = {}
+    for item in filter(None, (part.strip() for part in text.split(","))):
+        key, _, value = item.partition("=")
+        if key.strip() != "aux_layers":
+            raise SettingsError(
+                f"{PREFIX}_OPTIONS holds the unknown key {key.strip()!r}. Fix: known: aux_layers."
+            )
+        try:
+            layers = tuple(int(part) for part in value.split(":"))
+        except ValueError:
+            layers = ()
+        if not layers or list(layers) != sorted(set(layers)) or layers[0] < 0:
+            raise SettingsError(
+                f"{PREFIX}_OPTIONS: aux_layers={value!r} is not an ascending list of layers. "
+                "Fix: write it like aux_layers=2:30:58."
+            )
+        options["aux_layers"] = layers
+    return options

@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+import pytest
+
+from sglang_eagle3_patch.settings import PREFIX, Selection, Settings, SettingsError
+
+
+@pytest.mark.parametrize("text", ["1", "all", "true", ""])
+def test_everything_is_selected(text: str) -> None:
+    selection = Selection.parse(text)
+    assert selection.wants("draft-weights")
+    assert selection.wants("fc-guard")
+
+
+def test_named_patches_exclude_the_others() -> None:
+    selection = Selection.parse("draft-weights, fc-guard")
+    assert selection.wants("draft-weights")
+    assert not selection.wants("acceptance")
+
+
+def test_a_leading_minus_leaves_one_out() -> None:
+    selection = Selection.parse("-draft-weights")
+    assert not selection.wants("draft-weights")
+    assert selection.wants("fc-guard")
+
+
+def test_on_with_exceptions() -> None:
+    selection = Selection.parse("1,-fc-guard")
+    assert not selection.wants("fc-guard")
+    assert selection.wants("draft-weights")
+
+
+def test_naming_both_kinds_is_an_error() -> None:
+    with pytest.raises(SettingsError, match="mixes patches"):
+        Selection.parse("draft-weights,-fc-guard")
+
+
+def test_options_are_checked() -> None:
+    settings = Settings.from_environment({f"{PREFIX}_OPTIONS": "aux_layers=2:30:58"})
+    assert settings.aux_layers == (2, 30, 58)
+    for wrong in ("aux_layers=2:x", "aux_layers=5:4", "aux_layers=", "layers=1"):
+        with pytest.raises(SettingsError, match=r"Fix:"):
+            Settings.from_environment({f"{PREFIX}_OPTIONS": wrong})
+
+
+@pytest.mark.parametrize(("name", "value"), [("_ACCEPT_LOG", "always"), ("_STRICT", "maybe")])
+def test_unknown_values_name_the_variable(name: str, value: str) -> None:
+    with pytest.raises(SettingsError, match=f"{PREFIX}{name}.*Fix:"):
+        Settings.from_environment({f"{PREFIX}{name}": value})
