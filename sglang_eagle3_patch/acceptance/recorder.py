@@ -1,0 +1,79 @@
+"""Counters of verify steps, and the lines that tell them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+
+@dataclass
+class Recorder:
+    """Counts since the process started. `verifies` counts requests' verify steps, so a batch of
+    eight adds eight; `reached[k]` of them accepted more than k drafts."""
+
+    steps: int = 0
+    verifies: int = 0
+    proposed: int = 0
+    accepted: int = 0
+    reached: list[int] = field(default_factory=list)
+
+    def add(self, accepted: Sequence[int], proposed_each: int) -> None:
+        """Count one verify step of a batch: accepted drafts of each request, without the bonus.
+
+        `proposed_each` is how many drafts each request proposed in the step.
+        """
+        self.steps += 1
+        self.verifies += len(accepted)
+        self.proposed += proposed_each * len(accepted)
+        self.accepted += sum(accepted)
+        for count in accepted:
+            self.reached.extend([0] * (count - len(self.reached)))
+            for position in range(count):
+                self.reached[position] += 1
+
+    def since(self, earlier: Recorder) -> Recorder:
+        """Return what was counted after `earlier`, a copy of this recorder, was taken."""
+        past = earlier.reached + [0] * (len(self.reached) - len(earlier.reached))
+        return Recorder(
+            steps=self.steps - earlier.steps,
+            verifies=self.verifies - earlier.verifies,
+            proposed=self.proposed - earlier.proposed,
+            accepted=self.accepted - earlier.accepted,
+            reached=[now - then for now, then in zip(self.reached, past, strict=True)],
+        )
+
+    def copy(self) -> Recorder:
+        """Return a recorder with the same counts."""
+        return Recorder(self.steps, self.verifies, self.proposed, self.accepted, list(self.reached))
+
+    @property
+    def accept_length(self) -> float:
+        """Mean tokens per verify step, the bonus token included; 0 before the first."""
+        return (self.accepted + self.verifies) / self.verifies if self.verifies else 0.0
+
+    @property
+    def accept_rate(self) -> float:
+        """Accepted drafts / proposed drafts; 0 before the first."""
+        return self.accepted / self.proposed if self.proposed else 0.0
+
+    @property
+    def rate_by_position(self) -> list[float]:
+        """Unconditional rate of each draft position: accepted there / verify steps."""
+        return [count / self.verifies for count in self.reached] if self.verifies else []
+
+
+def step_line(recorder: Recorder, accepted: Sequence[int]) -> str:
+    """Return the line that tells one verify step, with the running numbers since start."""
+    return (
+        f"Verify step {recorder.steps}, #req: {len(accepted)}, accepted: {list(accepted)}, "
+        f"accept len: {recorder.accept_length:.2f}, accept rate: {recorder.accept_rate:.2f}"
+    )
+
+
+def interval_line(interval: Recorder) -> str:
+    """Return the line that sums up an interval, in the words of SGLang's own decode line."""
+    positions = ", ".join(f"{rate:.2f}" for rate in interval.rate_by_position)
+    return (
+        f"Verify steps: {interval.steps}, accept len: {interval.accept_length:.2f}, "
+        f"accept rate: {interval.accept_rate:.2f}, by position: [{positions}]"
+    )

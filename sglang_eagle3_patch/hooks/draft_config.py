@@ -1,0 +1,143 @@
+"""draft-config: a draft config is read as its trainer meant it, or refused by name.
+
+Why: SGLang has no word for `speculators` configs (no top-level `model_type`, the layer's config
+nested), and its draft classes ignore flags they don't implement: the draft then computes
+something else than was trained, without a word.
+Where: `PretrainedConfig.get_config_dict`, through which transformers and SGLang read every
+`config.json`; `__init__` of both draft classes, where it is known what the class can compute.
+How: a speculators EAGLE-3 config is translated in memory; everything else passes untouched. After
+construction, each flag of the config is compared with what the model has.
+When it can go: when upstream reads speculators configs and refuses flags it ignores.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from sglang_eagle3_patch.checkpoint.config import (
+    ConfigNotUnderstood,
+    from_speculators,
+    is_eagle3,
+    is_speculators,
+)
+from sglang_eagle3_patch.engine.patch import Hook, Patch, Risk
+from sglang_eagle3_patch.errors import DraftError
+from sglang_eagle3_patch.hooks.parts.expected_tensors import inner_model
+
+logger = logging.getLogger(__name__)
+
+NAME = "draft-config"
+
+
+def get_config_dict(
+    wrapped: Callable[..., Any], _class: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """Around `get_config_dict(path, …) -> (config, unused keyword arguments)`."""
+    result = wrapped(*args, **kwargs)
+    config = result[0]
+    if not (isinstance(config, dict) and is_speculators(config) and is_eagle3(config)):
+        return result
+    try:
+        return (from_speculators(config), *result[1:])
+    except ConfigNotUnderstood as error:
+        path = args[0] if args else kwargs.get("pretrained_model_name_or_path")
+        raise DraftError(
+            NAME,
+            f"the config of the draft {path} can't be read: {error}",
+            "train or convert the draft with a llama layer",
+        ) from error
+
+
+def draft_init(
+    wrapped: Callable[..., Any], draft: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """Around a draft class's `__init__(config, …)`."""
+    result = wrapped(*args, **kwargs)
+    ignored = ignored_flags(draft)
+    if ignored:
+        problems, remedies = zip(*ignored, strict=True)
+        raise DraftError(
+            NAME,
+            f"{type(draft).__name__} would not compute what the draft was trained to compute: "
+            + "; ".join(problems),
+            remedies[0],
+        )
+    return result
+
+
+def ignored_flags(draft: Any) -> list[tuple[str, str]]:
+    """Return what the draft's config asks for and its class ignores, each with a remedy."""
+    config, model = draft.config, inner_model(draft)
+    eagle_config = getattr(config, "eagle_config", None) or {}
+
+    def asked(*names: str) -> bool:
+        return any(eagle_config.get(name) or getattr(config, name, False) for name in names)
+
+    found: list[tuple[str, str]] = []
+    retrain = "serve a draft trained without it, or a release that computes it"
+    stated = getattr(config, "norm_before_residual", False)
+    if stated is None:
+        found.append(
+            (
+                "norm_before_residual is unstated, and trainers differ in what they take it for",
+                "write norm_before_residual: false (or true) into the draft's config.json, "
+                "as it was trained",
+            )
+        )
+    elif stated:
+        found.append(("norm_before_residual is true, which no SGLang release computes", retrain))
+    if asked("norm_before_fc") and getattr(model, "input_norm", None) is None:
+        found.append(("norm_before_fc is true, and the class has no input_norm", retrain))
+    if asked("fc_norm", "use_aux_norm") and getattr(model, "fc_norm", None) is None:
+        found.append(("fc_norm is true, and the class has no fc_norm", retrain))
+    if asked("norm_output") and not getattr(model, "norm_output", False):
+        found.append(("norm_output is true, and the class recurs before the norm", retrain))
+    window = _trained_window(config)
+    # Trainers count a window's keys with the token itself, SGLang without it.
+    if window is not None and getattr(draft, "_draft_window_size", None) != window - 1:
+        remedy = (
+            f"start with --speculative-draft-window-size {window - 1}"
+            if hasattr(draft, "_draft_window_size")
+            else retrain
+        )
+        found.append((f"it attends to a sliding window of {window} tokens", remedy))
+    return found
+
+
+def _trained_window(config: Any) -> int | None:
+    sliding = "sliding_attention" in (getattr(config, "layer_types", None) or ())
+    return getattr(config, "sliding_window", None) if sliding else None
+
+
+PATCH = Patch(
+    name=NAME,
+    title="Read speculators configs; refuse flags the draft class ignores",
+    hooks=(
+        Hook(
+            module="transformers.configuration_utils",
+            attribute="PretrainedConfig.get_config_dict",
+            parameters=("pretrained_model_name_or_path",),
+            wrapper=get_config_dict,
+        ),
+        Hook(
+            module="sglang.srt.models.llama_eagle3",
+            attribute="LlamaForCausalLMEagle3.__init__",
+            parameters=("config",),
+            wrapper=draft_init,
+        ),
+        Hook(
+            module="sglang.srt.models.kimi_k25_eagle3",
+            attribute="Eagle3DeepseekV2ForCausalLM.__init__",
+            parameters=("config",),
+            wrapper=draft_init,
+        ),
+    ),
+    processes=("main", "scheduler"),
+    applies=">=0.5.9",
+    reason="speculators configs are not understood, unknown flags are ignored without a word.",
+    upstream="https://github.com/sgl-project/sglang/issues/33966",
+    remove_when="a speculators config loads and a flag the class lacks is an error",
+    risk=Risk.NUMERICS,
+)

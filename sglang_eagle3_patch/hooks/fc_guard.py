@@ -1,0 +1,127 @@
+"""fc-guard: a draft's `fc` is never skipped in silence.
+
+Why: SGLang fuses aux hidden states only `if hidden_states.shape[-1] != embeds.shape[-1]`. When
+the target hands over one state instead of several, the widths agree and `fc` is skipped: the
+server is healthy and every draft is rejected.
+Where: the inner model's `forward` of both draft classes; the draft-extend graph runner's replay,
+which skips its copy when widths differ.
+How: draft decode may recur on the drafter's own states. Every other forward gets its states from
+the target and must bring exactly `fc`'s input width. Shapes are Python numbers: no device sync,
+and nothing runs when a captured graph is replayed.
+When it can go: when upstream decides on the forward mode instead of the width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from sglang_eagle3_patch.engine.patch import Hook, Patch, Risk
+from sglang_eagle3_patch.errors import DraftError
+from sglang_eagle3_patch.hooks.parts.launch_facts import captured_layers, speculative_algorithm
+
+NAME = "fc-guard"
+
+
+def forward(
+    wrapped: Callable[..., Any], model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """Around the inner model's `forward(input_ids, positions, forward_batch, …)`."""
+    batch = kwargs["forward_batch"] if "forward_batch" in kwargs else args[2]
+    mode = batch.forward_mode
+    if not (mode.is_decode() or mode.is_idle()):
+        hidden_states = getattr(batch.spec_info, "hidden_states", None)
+        if hidden_states is not None and hidden_states.shape[0] > 0:
+            check_width(model, hidden_states.shape[-1], mode)
+    return wrapped(*args, **kwargs)
+
+
+def check_width(model: Any, width: int, mode: Any) -> None:
+    """Raise `DraftError` unless target states of `width` go through the model's `fc`."""
+    eagle_config = getattr(model.config, "eagle_config", None) or {}
+    if not eagle_config.get("use_aux_hidden_state", True):
+        return
+    wanted, embed_width = fc_input_width(model.fc), model.config.hidden_size
+    if width == wanted and width != embed_width:
+        return
+    name = getattr(mode, "name", mode)
+    if width == wanted:
+        problem = (
+            f"fc would be skipped in {name}: it takes {wanted} values, as many as the draft's "
+            f"embedding has, and SGLang tells aux hidden states from its own by their width"
+        )
+        fix = "serve this draft with an engine that does not decide by width"
+    else:
+        problem = (
+            f"hidden states of width {width} reach the draft in {name}, but its fc takes {wanted}"
+            + (" and would be skipped" if width == embed_width else "")
+            + f" (algorithm {speculative_algorithm()}, captured layers: {captured_layers()})"
+        )
+        fix = (
+            "start with --speculative-algorithm EAGLE3 and a target whose class captures "
+            "aux hidden states"
+        )
+    raise DraftError(NAME, problem, fix)
+
+
+def fc_input_width(fc: Any) -> int:
+    """Return the number of values `fc` takes: a torch or an SGLang linear."""
+    return int(fc.in_features if hasattr(fc, "in_features") else fc.input_size)
+
+
+def replay_draft_extend(
+    wrapped: Callable[..., Any], runner: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """Around the draft-extend graph's replay, whose copy is skipped when widths differ."""
+    batch = kwargs["forward_batch"] if "forward_batch" in kwargs else args[0]
+    states = getattr(batch.spec_info, "hidden_states", None)
+    buffer = getattr(getattr(runner, "buffers", runner), "hidden_states", None)
+    if states is not None and buffer is not None and states.shape[-1] != buffer.shape[-1]:
+        raise DraftError(
+            NAME,
+            f"hidden states of width {states.shape[-1]} can't enter the draft-extend graph, "
+            f"captured for {buffer.shape[-1]}: it would run on what an earlier step left there",
+            "start with --speculative-algorithm EAGLE3, or without graphs (--disable-cuda-graph)",
+        )
+    return wrapped(*args, **kwargs)
+
+
+PATCH = Patch(
+    name=NAME,
+    title="Refuse hidden states that would skip the draft's fc",
+    hooks=(
+        Hook(
+            module="sglang.srt.models.llama_eagle3",
+            attribute="LlamaModel.forward",
+            parameters=("input_ids", "positions", "forward_batch"),
+            wrapper=forward,
+        ),
+        Hook(
+            module="sglang.srt.models.kimi_k25_eagle3",
+            attribute="Eagle3MLAModel.forward",
+            parameters=("input_ids", "positions", "forward_batch"),
+            wrapper=forward,
+        ),
+        Hook(
+            module="sglang.srt.speculative.eagle_draft_extend_cuda_graph_runner",
+            attribute="EAGLEDraftExtendCudaGraphRunner.execute",
+            parameters=("forward_batch",),
+            wrapper=replay_draft_extend,
+            optional=True,
+            slot="replay",
+        ),
+        Hook(
+            module="sglang.srt.speculative.eagle_draft_extend_cuda_graph_runner",
+            attribute="EAGLEDraftExtendCudaGraphRunner.replay",
+            parameters=("forward_batch",),
+            wrapper=replay_draft_extend,
+            slot="replay",
+        ),
+    ),
+    processes=("scheduler",),
+    applies=">=0.5.9",
+    reason="fc is applied only if the width differs from the embedding's.",
+    upstream="https://github.com/sgl-project/sglang/pull/21272",
+    remove_when="the draft's forward raises on target states that don't fit fc",
+    risk=Risk.NUMERICS,
+)

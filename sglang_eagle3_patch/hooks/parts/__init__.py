@@ -1,0 +1,1 @@
+"""What several patches need to know of SGLang's objects. No patch is declared here."""

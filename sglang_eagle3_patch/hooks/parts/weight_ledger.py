@@ -1,0 +1,107 @@
+"""The accounting of one pass of weights: what came, what was filled, what was neither."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from sglang_eagle3_patch.checkpoint.layouts import NOT_WEIGHTS, canonical_name
+from sglang_eagle3_patch.hooks.parts.expected_tensors import Expected, inner_model
+
+Weights = Iterable[tuple[str, Any]]
+
+
+@dataclass
+class WeightLedger:
+    """What became of the tensors of one call of a draft class's `load_weights`."""
+
+    wanted: dict[str, Expected]
+    uses_midlayer: bool
+    seen: dict[str, str] = field(default_factory=dict)  # canonical name -> name in the file
+    unused: list[str] = field(default_factory=list)
+    misshapen: dict[str, str] = field(default_factory=dict)  # canonical name -> both shapes
+    filled: set[tuple[str, Any]] = field(default_factory=set)
+
+    @classmethod
+    def for_draft(cls, draft: Any, wanted: dict[str, Expected]) -> WeightLedger:
+        """Open a ledger for the draft model, whose decoder layer has one of two names."""
+        return cls(wanted, uses_midlayer=hasattr(inner_model(draft), "midlayer"))
+
+    def pass_on(self, weights: Weights) -> Iterator[tuple[str, Any]]:
+        """Yield what fits the model under the names its class knows, and note the rest."""
+        for name, tensor in weights:
+            canonical = canonical_name(name)
+            if NOT_WEIGHTS.search(canonical):
+                continue
+            expected = self.wanted.get(canonical)
+            if expected is None:
+                self.unused.append(f"{name} {list(tensor.shape)}")
+            elif canonical in self.seen:
+                self.unused.append(f"{name} (a second {self.seen[canonical]})")
+            elif expected.shape is not None and tuple(tensor.shape) != expected.shape:
+                self.seen[canonical] = name
+                self.misshapen[canonical] = (
+                    f"{name} {list(tensor.shape)}, wanted {list(expected.shape)}"
+                )
+            else:
+                self.seen[canonical] = name
+                yield self._name_for_class(canonical), tensor
+
+    def missing(self) -> list[str]:
+        """Return what the model needs and the weights did not bring."""
+        return [
+            f"{name} {list(expected.shape) if expected.shape else ''}".rstrip()
+            for name, expected in self.wanted.items()
+            if name not in self.seen and not expected.optional
+        ]
+
+    def dropped(self) -> list[str]:
+        """Return what was handed to the class and reached no parameter of it."""
+        return [
+            self.seen[name]
+            for name, expected in self.wanted.items()
+            if name in self.seen
+            and name not in self.misshapen
+            and expected.parameter
+            and (expected.parameter, expected.shard) not in self.filled
+        ]
+
+    @contextmanager
+    def watching(self, draft: Any) -> Iterator[None]:
+        """Note every call of a parameter's weight loader, so that filling is seen, not assumed."""
+        from sglang.srt.model_loader.weight_utils import default_weight_loader
+
+        replaced: list[tuple[Any, Any]] = []
+        for name, parameter in draft.named_parameters():
+            own = getattr(parameter, "weight_loader", None)
+            loader = own or default_weight_loader
+            try:
+                parameter.weight_loader = self._noting(name, loader)
+            except AttributeError:
+                # A quantised parameter whose loader can't be replaced: its own word is taken.
+                self.filled.update((name, shard) for shard in ("q", "k", "v", 0, 1, None))
+            else:
+                replaced.append((parameter, own))
+        try:
+            yield
+        finally:
+            for parameter, own in replaced:
+                if own is None:
+                    del parameter.weight_loader
+                else:
+                    parameter.weight_loader = own
+
+    def _noting(self, name: str, loader: Any) -> Any:
+        def note_and_load(parameter: Any, tensor: Any, *shard: Any, **kwargs: Any) -> Any:
+            result = loader(parameter, tensor, *shard, **kwargs)
+            self.filled.add((name, shard[0] if shard else None))
+            return result
+
+        return note_and_load
+
+    def _name_for_class(self, canonical: str) -> str:
+        if self.uses_midlayer and canonical.startswith("layers.0."):
+            return "midlayer." + canonical.removeprefix("layers.0.")
+        return canonical
