@@ -1,0 +1,155 @@
+"""aux-capture, on a real target of SGLang's with real setters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from sglang_eagle3_patch.checkpoint.spec import DraftSpec
+from sglang_eagle3_patch.errors import DraftError
+from sglang_eagle3_patch.hooks import aux_capture
+from sglang_eagle3_patch.settings import PREFIX
+from tests.cpu_sglang.pair import forms
+
+
+@pytest.fixture
+def target(rank: None) -> Any:
+    """The real Kimi-K2.5 class over the tiny target's sizes, weights untouched."""
+    from sglang.srt.configs.model_config import ModelConfig
+    from sglang.srt.models.kimi_k25 import KimiK25ForConditionalGeneration
+    from sglang.srt.runtime_context import get_context
+
+    config = ModelConfig.from_server_args(get_context().server_args)
+    model = KimiK25ForConditionalGeneration(config.hf_config)
+    model.set_eagle3_layers_to_capture(None)
+    return model
+
+
+def spec_of(tmp_path: Path, config: dict[str, Any], **tensors: torch.Tensor) -> DraftSpec:
+    weights = {**forms.drafter_weights(), **tensors}
+    return DraftSpec.read(forms.write(tmp_path / "draft", weights, config))
+
+
+def captured(target: Any) -> list[int]:
+    return list(aux_capture.capturing_module(target).layers_to_capture)
+
+
+def speculators(ids: list[int] | None, architecture: str = "Eagle3DraftModel") -> dict[str, Any]:
+    return {
+        **forms.speculators_config(False),
+        "eagle_aux_hidden_state_layer_ids": ids,
+        "architectures": [architecture],
+    }
+
+
+@pytest.mark.parametrize("ids", [[2, 4, 5], [0, 3, 7], [3, 5, 6], [2, 3, 4]])
+def test_what_the_trainer_wrote_is_captured(target: Any, tmp_path: Path, ids: list[int]) -> None:
+    # SGLang's setter adds 1 only if the first id is 1; whatever it takes, these inputs come out.
+    aux_capture.check_capture(target, spec_of(tmp_path, speculators(ids)), "draft")
+    assert captured(target) == ids
+
+
+def test_layers_that_the_class_cannot_set_are_refused(target: Any, tmp_path: Path) -> None:
+    with pytest.raises(DraftError, match=r"wants the inputs of layers \[1, 3, 6\]"):
+        aux_capture.check_capture(target, spec_of(tmp_path, speculators([1, 3, 6])), "draft")
+
+
+def test_stock_would_shift_them(target: Any) -> None:
+    # [0, 2, 6] are the outputs for inputs [1, 3, 7]; taken as inputs they are other layers.
+    target.set_eagle3_layers_to_capture([0, 2, 6])
+    assert captured(target) == [0, 2, 6]
+    target.set_eagle3_layers_to_capture([1, 3, 4])
+    assert captured(target) == [2, 4, 5]
+
+
+def test_an_uncertain_origin_is_a_warning(
+    target: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    spec = spec_of(tmp_path, speculators([2, 3, 6], "Eagle3Speculator"))
+    aux_capture.check_capture(target, spec, "draft")
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "aux_layers=" in caplog.text
+
+
+def test_the_users_word_beats_the_config(
+    target: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(f"{PREFIX}_OPTIONS", "aux_layers=2:3:7")
+    aux_capture.check_capture(target, spec_of(tmp_path, speculators([2, 4, 5])), "draft")
+    assert captured(target) == [2, 3, 7]
+
+
+def test_a_native_draft_keeps_what_sglang_set(target: Any, tmp_path: Path) -> None:
+    target.set_eagle3_layers_to_capture([2, 3, 6])
+    aux_capture.check_capture(target, spec_of(tmp_path, forms.sglang_config()), "draft")
+    assert captured(target) == [2, 3, 6]
+
+
+@pytest.mark.parametrize(
+    ("ids", "problem"),
+    [
+        ([3, 5], "fc takes 3 aux hidden states"),
+        ([2, 4, 4], "not distinct and ascending"),
+        ([5, 4, 2], "not distinct and ascending"),
+        ([2, 4, 11], "the target has 8 layers"),
+    ],
+)
+def test_layers_that_cannot_be_right_are_refused(
+    target: Any, tmp_path: Path, ids: list[int], problem: str
+) -> None:
+    target.set_eagle3_layers_to_capture(ids)
+    with pytest.raises(DraftError, match=problem) as refusal:
+        aux_capture.check_capture(target, spec_of(tmp_path, forms.sglang_config()), "draft")
+    assert str(ids) in str(refusal.value)
+
+
+class TestTheFlag:
+    CONFIG: dict[str, Any] = {  # noqa: RUF012
+        **forms.sglang_config(),
+        "eagle_config": {"use_aux_hidden_state": False},
+    }
+
+    def read(self, make_config: Callable[[dict[str, Any]], Any], folder: Path) -> bool:
+        from sglang.srt.utils.hf_transformers_utils import get_config
+
+        config = get_config(str(folder), trust_remote_code=False)
+        used: bool = config.eagle_config["use_aux_hidden_state"]
+        return used
+
+    @pytest.mark.usefixtures("plugin")
+    def test_it_is_forced_on_for_an_fc_over_several_layers(
+        self, make_config: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        folder = forms.write(tmp_path / "d", forms.drafter_weights(), self.CONFIG)
+        assert self.read(make_config, folder)
+        assert "its fc takes 3 aux hidden states" in caplog.text
+
+    @pytest.mark.usefixtures("plugin")
+    def test_a_draft_without_fc_is_left_alone(self, make_config: Any, tmp_path: Path) -> None:
+        tensors = forms.drafter_weights()
+        del tensors["fc.weight"]
+        assert not self.read(make_config, forms.write(tmp_path / "d", tensors, self.CONFIG))
+
+    @pytest.mark.usefixtures("rank")
+    def test_stock_takes_it_at_its_word(self, make_config: Any, tmp_path: Path) -> None:
+        folder = forms.write(tmp_path / "d", forms.drafter_weights(), self.CONFIG)
+        assert not self.read(make_config, folder)
+
+
+def test_a_draft_worker_is_not_checked() -> None:
+    runner = SimpleNamespace(is_draft_worker=True)
+    assert aux_capture.after_capture_is_set(lambda: "ran", runner, (), {}) == "ran"
+
+
+def test_a_target_that_keeps_its_layers_elsewhere_is_told(
+    caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    caplog.set_level("INFO")
+    spec = spec_of(tmp_path, forms.sglang_config())
+    aux_capture.check_capture(torch.nn.Linear(2, 2), spec, "draft")
+    assert "captured layers can't be checked" in caplog.text

@@ -1,0 +1,169 @@
+"""The table of servers that the tests look at, and what is asked of each."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tests.cpu_sglang import server
+from tests.cpu_sglang.environments import Environment
+from tests.cpu_sglang.pair import forms
+from tests.cpu_sglang.pair.outlook import Outlook
+
+PROMPTS = 4
+OUTLOOK = Outlook.shipped()
+ON = {server.VARIABLE: "1"}
+# glibc fills fresh memory with the complement of this byte: 12.08 as float32. Without it a weight
+# that was never loaded can happen to hold something useful.
+POISONED = {"MALLOC_PERTURB_": "190"}
+
+Checkpoint = tuple[forms.Tensors, dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class ServerCase:
+    """One server: its draft (written anew for each), how it is started, what it is told."""
+
+    draft: Callable[[], Checkpoint] | None = None
+    algorithm: str | None = "EAGLE3"
+    launcher: str = server.STOCK
+    variables: dict[str, str] = field(default_factory=dict)
+    arguments: Sequence[str] = ()
+    topk: int = 1
+    draft_tokens: int = 4
+    engine: bool = False  # sgl.Engine in a script instead of a server; tells its own arguments
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a server. `served` is None when it did not start."""
+
+    served: server.Served | None
+    log: str
+    at_once: server.Served | None = None  # the same prompts again, as one batch
+
+    @property
+    def histogram(self) -> list[int]:
+        """Verify steps that accepted 0, 1, .. drafts, over all prompts."""
+        assert self.served is not None, self.log[-4000:]
+        return [sum(column) for column in zip_longest(*self.served.histograms, fillvalue=0)]
+
+
+def without(name: str, build: Callable[[], Checkpoint] = forms.native) -> Callable[[], Checkpoint]:
+    def damaged() -> Checkpoint:
+        tensors, config = build()
+        del tensors[name]
+        return tensors, config
+
+    return damaged
+
+
+def eagle1() -> Checkpoint:
+    """An EAGLE-1 draft of random weights: other speculation that goes through the same workers."""
+    config = {**forms.sglang_config(), "architectures": ["LlamaForCausalLMEagle"]}
+    del config["draft_vocab_size"]
+    generator = torch.Generator().manual_seed(1)
+    shapes = {
+        "fc.weight": (128, 256),
+        "fc.bias": (128,),
+        "layers.0.self_attn.q_proj.weight": (128, 128),
+        "layers.0.self_attn.k_proj.weight": (64, 128),
+        "layers.0.self_attn.v_proj.weight": (64, 128),
+        "layers.0.self_attn.o_proj.weight": (128, 128),
+        "layers.0.mlp.gate_proj.weight": (256, 128),
+        "layers.0.mlp.up_proj.weight": (256, 128),
+        "layers.0.mlp.down_proj.weight": (128, 256),
+        "layers.0.post_attention_layernorm.weight": (128,),
+    }
+    tensors = {name: torch.randn(shape, generator=generator) / 12 for name, shape in shapes.items()}
+    return tensors, config
+
+
+CASES: dict[str, ServerCase] = {
+    "reference": ServerCase(algorithm=None),
+    "stock-a": ServerCase(forms.native),
+    "stock-b": ServerCase(forms.founding),
+    "stock-c": ServerCase(forms.speculators),
+    "stock-d": ServerCase(forms.native, "EAGLE"),
+    "stock-nbr": ServerCase(
+        lambda: (forms.rename_layer(forms.drafter_weights(True)), forms.sglang_config())
+    ),
+    "plugin-a": ServerCase(forms.native, launcher=server.OURS),
+    "plugin-b": ServerCase(forms.founding, variables=ON),
+    "plugin-c": ServerCase(forms.speculators, variables={**ON, **POISONED}),
+    "plugin-d": ServerCase(forms.native, "EAGLE", launcher=server.OURS),
+    "plugin-nbr": ServerCase(forms.speculators_norm_before_residual, launcher=server.OURS),
+    "stock-no-k": ServerCase(without("midlayer.self_attn.k_proj.weight"), variables=POISONED),
+    "plugin-no-k": ServerCase(
+        without("midlayer.self_attn.k_proj.weight"), launcher=server.OURS, variables=POISONED
+    ),
+    "plugin-tree": ServerCase(forms.founding, variables=ON, topk=2, draft_tokens=6),
+    "plugin-dummy": ServerCase(
+        forms.native, launcher=server.OURS, arguments=("--load-format", "dummy")
+    ),
+    "plugin-no-speculation": ServerCase(algorithm=None, variables=ON),
+    "stock-nextn": ServerCase(eagle1, "NEXTN"),
+    "plugin-nextn": ServerCase(eagle1, "NEXTN", launcher=server.OURS),
+    "plugin-engine": ServerCase(forms.speculators, "EAGLE", variables=ON, engine=True),
+    "stock-ngram": ServerCase(None, "NGRAM"),
+    "plugin-ngram": ServerCase(None, "NGRAM", launcher=server.OURS),
+}
+
+
+def serve(case: ServerCase, environment: Environment, folder: Path) -> Outcome:
+    """Start the server of `case` below `folder`, ask it, stop it."""
+    draft = forms.write(folder / "draft", *case.draft()) if case.draft else None
+    if case.engine:
+        assert draft is not None
+        return ask_engine(case, environment, draft, folder)
+    arguments = list(case.arguments)
+    if draft is not None:
+        assert case.algorithm is not None
+        arguments += server.speculation(
+            draft, case.algorithm, topk=case.topk, draft_tokens=case.draft_tokens
+        )
+    elif case.algorithm is not None:
+        arguments += ["--speculative-algorithm", case.algorithm]
+        arguments += ["--speculative-num-draft-tokens", "4"]
+    prompts = OUTLOOK.prompts[:PROMPTS]
+    with server.start(
+        environment,
+        folder / "server.log",
+        arguments,
+        launcher=case.launcher,
+        variables=case.variables,
+    ) as running:
+        try:
+            running.wait_until_ready()
+        except server.ServerDied as died:
+            return Outcome(None, died.log)
+        served = running.generate(prompts, OUTLOOK.new_tokens)
+        at_once = running.generate_at_once(prompts, OUTLOOK.new_tokens)
+        return Outcome(served, running.log, at_once)
+
+
+def ask_engine(case: ServerCase, environment: Environment, draft: Path, folder: Path) -> Outcome:
+    """Have a script ask `sgl.Engine` the same prompts, with only the variables set."""
+    prompts, answers = OUTLOOK.prompts[:PROMPTS], folder / "answers.json"
+    script = Path(__file__).with_name("ask_engine.py")
+    command = [environment.python, script, forms.TARGET, draft, answers, *prompts]
+    finished = subprocess.run(
+        [str(part) for part in command],
+        env=server.process_variables(environment, case.variables),
+        capture_output=True,
+        text=True,
+        timeout=server.STARTUP_SECONDS,
+        cwd=folder,
+    )
+    log = finished.stdout + finished.stderr
+    if not answers.exists():
+        return Outcome(None, log)
+    generations = tuple(server.read_answer(answer) for answer in json.loads(answers.read_text()))
+    return Outcome(server.Served(generations, seconds=1.0), log)

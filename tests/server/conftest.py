@@ -1,0 +1,64 @@
+"""Servers for the tests of this folder: each case is served once, two at a time.
+
+A test names the cases it looks at: `@pytest.mark.serves("stock-a", "plugin-a")`. Those that any
+selected test names are started in the background, in the order of the table in `cases.py`; a
+test waits only for its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tests.cpu_sglang import environments
+from tests.server.cases import CASES, Outcome, serve
+
+AT_ONCE = 2
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "serves(*cases): the servers this test looks at")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.get_closest_marker("serves"):
+            item.add_marker(pytest.mark.server)
+
+
+class Outcomes:
+    """Outcomes by case name; asking for one waits until it is there."""
+
+    def __init__(self, futures: Mapping[str, Future[Outcome]]) -> None:
+        self._futures = futures
+
+    def __getitem__(self, name: str) -> Outcome:
+        return self._futures[name].result()
+
+
+@pytest.fixture(scope="session")
+def outcomes(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Outcomes]:
+    named = {
+        name
+        for item in request.session.items
+        for marker in item.iter_markers("serves")
+        for name in marker.args
+    }
+    unknown = named - set(CASES)
+    assert not unknown, f"no such cases: {unknown}"
+    folder: Path = tmp_path_factory.mktemp("servers")
+    environment = environments.ensure()
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        yield Outcomes(
+            {
+                name: pool.submit(serve, case, environment, folder / name)
+                for name, case in CASES.items()
+                if name in named
+            }
+        )
+        pool.shutdown(wait=True, cancel_futures=True)

@@ -1,0 +1,157 @@
+"""The main job: real servers, stock and patched, against what torch says they must show."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.cpu_sglang import releases
+from tests.server.cases import OUTLOOK, PROMPTS
+from tests.server.conftest import Outcomes
+
+RELEASE = releases.find(releases.DEFAULT)
+QUIRK = RELEASE.quirks[RELEASE.worker]
+
+
+def expected(case: str) -> list[list[int]]:
+    return OUTLOOK.histograms(case, QUIRK, PROMPTS)
+
+
+@pytest.mark.serves("reference")
+def test_the_reference_is_transformers_own_text(outcomes: Outcomes) -> None:
+    served = outcomes["reference"].served
+    assert served is not None
+    assert served.texts == OUTLOOK.texts[:PROMPTS]
+    assert served.accept_length is None
+
+
+# plugin-c runs on poisoned memory: it does no harm to a draft that is whole.
+REPAIRED = ["plugin-a", "plugin-b", "plugin-c", "plugin-d"]
+
+
+@pytest.mark.serves("reference", *REPAIRED)
+@pytest.mark.parametrize("case", REPAIRED)
+class TestRepaired:
+    def test_the_histogram_is_the_expected_one(self, outcomes: Outcomes, case: str) -> None:
+        served = outcomes[case].served
+        assert served is not None, outcomes[case].log[-4000:]
+        assert served.histograms == expected("trained")
+
+    def test_the_text_is_that_without_speculation(self, outcomes: Outcomes, case: str) -> None:
+        reference, served = outcomes["reference"].served, outcomes[case].served
+        assert reference is not None
+        assert served is not None
+        assert served.texts == reference.texts == OUTLOOK.texts[:PROMPTS]
+
+    def test_a_batch_is_served_alike(self, outcomes: Outcomes, case: str) -> None:
+        at_once = outcomes[case].at_once
+        assert at_once is not None
+        assert at_once.histograms == expected("trained")
+        assert at_once.texts == OUTLOOK.texts[:PROMPTS]
+
+    def test_every_tensor_is_accounted_for(self, outcomes: Outcomes, case: str) -> None:
+        tensors = 15 if case == "plugin-c" else 14  # speculators keeps the target's embedding
+        told = f"draft-weights: all {tensors} tensors of the draft loaded"
+        assert outcomes[case].log.count(told) == 1
+
+    def test_the_captured_layers_are_told(self, outcomes: Outcomes, case: str) -> None:
+        assert "inputs of layers [2, 4, 5] of 8 are captured" in outcomes[case].log
+
+
+@pytest.mark.serves("plugin-engine")
+def test_the_variable_works_under_the_engine(outcomes: Outcomes) -> None:
+    # A speculators folder, asked for as EAGLE: nothing of it serves without the hooks.
+    outcome = outcomes["plugin-engine"]
+    assert outcome.served is not None, outcome.log[-4000:]
+    assert outcome.served.histograms == expected("trained")
+    assert outcome.served.texts == OUTLOOK.texts[:PROMPTS]
+    assert "draft-weights: all 15 tensors of the draft loaded" in outcome.log
+
+
+@pytest.mark.serves("plugin-d")
+def test_the_promotion_is_told(outcomes: Outcomes) -> None:
+    assert "is an EAGLE-3 draft; --speculative-algorithm EAGLE is taken for EAGLE3" in (
+        outcomes["plugin-d"].log
+    )
+
+
+@pytest.mark.serves("reference", "stock-a", "stock-b")
+@pytest.mark.parametrize("case", ["stock-a", "stock-b"])
+def test_stock_serves_native_and_layers_names(outcomes: Outcomes, case: str) -> None:
+    # At this release both names load; the native drafter serves alike with and without us.
+    served = outcomes[case].served
+    assert served is not None
+    assert served.histograms == expected("trained")
+    assert served.texts == OUTLOOK.texts[:PROMPTS]
+
+
+# The stock failures. Each of these failing means that upstream has changed, for better or worse.
+class TestStockFails:
+    @pytest.mark.serves("stock-c")
+    def test_speculators_form_is_not_understood(self, outcomes: Outcomes) -> None:
+        assert outcomes["stock-c"].served is None
+        assert "Should have a `model_type` key" in outcomes["stock-c"].log
+
+    @pytest.mark.serves("stock-d")
+    def test_eagle_mode_skips_fc(self, outcomes: Outcomes) -> None:
+        served = outcomes["stock-d"].served
+        assert served is not None
+        assert served.histograms == expected("eagle_mode")
+        assert served.texts == OUTLOOK.texts[:PROMPTS]
+        assert served.accept_length is not None
+        assert served.accept_length < 2.0
+
+    @pytest.mark.serves("stock-nbr")
+    def test_norm_before_residual_is_ignored(self, outcomes: Outcomes) -> None:
+        served = outcomes["stock-nbr"].served
+        assert served is not None
+        assert served.histograms == expected("norm_before_residual_ignored")
+        assert served.texts == OUTLOOK.texts[:PROMPTS]
+
+    @pytest.mark.serves("stock-no-k", "stock-a")
+    def test_a_missing_tensor_is_served_without_a_word(self, outcomes: Outcomes) -> None:
+        served = outcomes["stock-no-k"].served
+        assert served is not None
+        assert served.texts == OUTLOOK.texts[:PROMPTS]
+        assert served.accept_length is not None
+        assert served.accept_length < 2.0
+        assert telling_lines(outcomes["stock-no-k"].log) == telling_lines(outcomes["stock-a"].log)
+
+
+def telling_lines(log: str) -> set[str]:
+    """Lines of a log that could be about a draft's weights, with numbers and paths blanked."""
+    about = r"(?i)(weight|tensor|param|draft|eagle|midlayer|missing|unexpected|uninitiali)"
+    # The server asks itself for its health while it starts; how often depends on the machine.
+    lines = [line for line in log.splitlines() if re.search(about, line) and "HTTP" not in line]
+    return {re.sub(r"/\S+|\d+", "#", line) for line in lines}
+
+
+class TestRefused:
+    @pytest.mark.serves("plugin-no-k")
+    def test_a_missing_tensor_before_serving(self, outcomes: Outcomes) -> None:
+        outcome = outcomes["plugin-no-k"]
+        assert outcome.served is None
+        assert "1 missing: layers.0.self_attn.k_proj.weight [64, 256]" in outcome.log
+        assert "SGLANG_EAGLE3_PATCH=-draft-weights" in outcome.log
+
+    @pytest.mark.serves("plugin-nbr")
+    def test_norm_before_residual_by_name(self, outcomes: Outcomes) -> None:
+        assert outcomes["plugin-nbr"].served is None
+        assert "norm_before_residual is true, which no SGLang release computes" in (
+            outcomes["plugin-nbr"].log
+        )
+
+
+@pytest.mark.serves("plugin-tree", "reference")
+def test_a_tree_of_drafts_keeps_the_text(outcomes: Outcomes) -> None:
+    served = outcomes["plugin-tree"].served
+    assert served is not None
+    assert served.texts == OUTLOOK.texts[:PROMPTS]
+    assert served.accept_length is not None
+    assert served.accept_length > 3.8
+
+
+@pytest.mark.serves("plugin-dummy")
+def test_dummy_weights_are_exempt(outcomes: Outcomes) -> None:
+    assert outcomes["plugin-dummy"].served is not None, outcomes["plugin-dummy"].log[-3000:]
