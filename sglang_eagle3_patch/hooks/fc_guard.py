@@ -4,10 +4,12 @@ Why: SGLang fuses aux hidden states only `if hidden_states.shape[-1] != embeds.s
 the target hands over one state instead of several, the widths agree and `fc` is skipped: the
 server is healthy and every draft is rejected.
 Where: the inner model's `forward` of both draft classes; the draft-extend graph runner's replay,
-which skips its copy when widths differ.
-How: draft decode may recur on the drafter's own states. Every other forward gets its states from
-the target and must bring exactly `fc`'s input width. Shapes are Python numbers: no device sync,
-and nothing runs when a captured graph is replayed.
+which skips its copy when widths differ; the workers' start, so that what can be told before
+serving is told before serving.
+How: a worker whose algorithm captures nothing refuses a draft that needs it. Draft decode may
+recur on the drafter's own states; every other forward gets its states from the target and must
+bring exactly `fc`'s input width. Shapes are Python numbers: no device sync, and nothing runs when
+a captured graph is replayed.
 When it can go: when upstream decides on the forward mode instead of the width.
 """
 
@@ -16,8 +18,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from sglang_eagle3_patch.checkpoint.config import EAGLE3_ARCHITECTURES
 from sglang_eagle3_patch.engine.patch import Hook, Patch, Risk
 from sglang_eagle3_patch.errors import DraftError
+from sglang_eagle3_patch.hooks.parts.expected_tensors import inner_model, uses_aux_hidden_states
 from sglang_eagle3_patch.hooks.parts.launch_facts import captured_layers, speculative_algorithm
 
 NAME = "fc-guard"
@@ -38,8 +42,7 @@ def forward(
 
 def check_width(model: Any, width: int, mode: Any) -> None:
     """Raise `DraftError` unless target states of `width` go through the model's `fc`."""
-    eagle_config = getattr(model.config, "eagle_config", None) or {}
-    if not eagle_config.get("use_aux_hidden_state", True):
+    if not uses_aux_hidden_states(model):
         return
     wanted, embed_width = fc_input_width(model.fc), model.config.hidden_size
     if width == wanted and width != embed_width:
@@ -62,6 +65,36 @@ def check_width(model: Any, width: int, mode: Any) -> None:
             "aux hidden states"
         )
     raise DraftError(NAME, problem, fix)
+
+
+def before_sharing(
+    wrapped: Callable[..., Any], worker: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """Before `EagleDraftWorker.init_lm_head`, when both models are loaded."""
+    check_algorithm(worker.draft_runner.model, worker.speculative_algorithm)
+    return wrapped(*args, **kwargs)
+
+
+def after_worker_init(
+    wrapped: Callable[..., Any], worker: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """After `EAGLEWorker.__init__`, the worker of releases up to 0.5.12.post1."""
+    result = wrapped(*args, **kwargs)
+    check_algorithm(worker.draft_model_runner.model, worker.speculative_algorithm)
+    return result
+
+
+def check_algorithm(draft: Any, algorithm: Any) -> None:
+    """Raise `DraftError` when the algorithm captures nothing and the draft is EAGLE-3's."""
+    needs_states = type(draft).__name__ in EAGLE3_ARCHITECTURES and uses_aux_hidden_states(draft)
+    if needs_states and not algorithm.is_eagle3():
+        raise DraftError(
+            NAME,
+            f"{type(draft).__name__} takes {fc_input_width(inner_model(draft).fc)} values of aux "
+            f"hidden states, and with --speculative-algorithm {algorithm.name} none are captured: "
+            "fc would be skipped",
+            "start with --speculative-algorithm EAGLE3",
+        )
 
 
 def fc_input_width(fc: Any) -> int:
@@ -101,6 +134,16 @@ PATCH = Patch(
             attribute="Eagle3MLAModel.forward",
             parameters=("input_ids", "positions", "forward_batch"),
             wrapper=forward,
+        ),
+        Hook(
+            module="sglang.srt.speculative.eagle_worker_v2",
+            attribute="EagleDraftWorker.init_lm_head",
+            wrapper=before_sharing,
+        ),
+        Hook(
+            module="sglang.srt.speculative.eagle_worker",
+            attribute="EAGLEWorker.__init__",
+            wrapper=after_worker_init,
         ),
         Hook(
             module="sglang.srt.speculative.eagle_draft_extend_cuda_graph_runner",

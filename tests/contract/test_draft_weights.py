@@ -357,6 +357,47 @@ class TestMLADraft:
             make_draft(mla_config()).load_weights(iter(tensors.items()))
 
 
+class TestQuantisedDraft:
+    """No quantised linear can be built on this CPU; the linears' own sizes are real, their
+    `quant_method` is a stand-in."""
+
+    @pytest.fixture
+    def draft(self, plugin: None, make_draft: DraftFactory) -> Any:
+        draft = make_draft(forms.sglang_config())
+        draft.quant_config = SimpleNamespace()
+        linear = draft.model.layers[0].self_attn.o_proj
+        linear.quant_method = SimpleNamespace()
+        scale = torch.nn.Parameter(torch.full((1,), 12.0), requires_grad=False)
+        scale.weight_loader = lambda parameter, tensor: parameter.data.copy_(tensor)
+        linear.register_parameter("weight_scale", scale)
+        return draft
+
+    def test_scales_may_be_missing(self, draft: Any) -> None:
+        draft.load_weights(iter(forms.drafter_weights().items()))
+
+    def test_scales_are_handed_on(self, draft: Any) -> None:
+        name = "midlayer.self_attn.o_proj.weight_scale"
+        draft.load_weights(iter({**forms.drafter_weights(), name: torch.ones(1)}.items()))
+        assert draft.model.layers[0].self_attn.o_proj.weight_scale.item() == 1.0
+
+    def test_scales_of_others_are_left_to_the_class(self, draft: Any) -> None:
+        name = "midlayer.self_attn.q_proj.input_scale"
+        draft.load_weights(iter({**forms.drafter_weights(), name: torch.ones(1)}.items()))
+
+    def test_weights_are_still_counted(self, draft: Any) -> None:
+        tensors = drop("midlayer.self_attn.o_proj.weight")(forms.drafter_weights())
+        with pytest.raises(DraftError, match=r"1 missing: layers.0.self_attn.o_proj.weight"):
+            draft.load_weights(iter({**tensors, "stray.weight": torch.ones(1)}.items()))
+
+
+def test_a_scale_is_refused_where_nothing_is_quantised(
+    plugin: None, make_draft: DraftFactory
+) -> None:
+    tensors = {**forms.drafter_weights(), "midlayer.mlp.up_proj.weight_scale": torch.ones(1)}
+    with pytest.raises(DraftError, match=r"not used: midlayer.mlp.up_proj.weight_scale"):
+        make_draft(forms.sglang_config()).load_weights(iter(tensors.items()))
+
+
 def test_shapes_of_the_pair_are_those_of_the_drafter() -> None:
     # The fixtures above rely on them.
     shape = DrafterShape()

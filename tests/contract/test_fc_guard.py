@@ -107,6 +107,37 @@ def test_stock_skips_fc_in_silence(make_draft: DraftFactory) -> None:
     assert reached == [128]
 
 
+class TestWorkers:
+    """The workers need two loaded models; what they hold is all that is looked at."""
+
+    def worker(self, draft: Any, algorithm: str) -> Any:
+        from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
+
+        return SimpleNamespace(
+            draft_runner=SimpleNamespace(model=draft),
+            speculative_algorithm=SpeculativeAlgorithm.from_string(algorithm),
+        )
+
+    def test_eagle_is_refused_before_serving(self, make_draft: DraftFactory) -> None:
+        worker = self.worker(make_draft(forms.sglang_config()), "EAGLE")
+        with pytest.raises(DraftError, match=r"takes 384 values .*-algorithm EAGLE none are capt"):
+            fc_guard.before_sharing(lambda: None, worker, (), {})
+
+    def test_eagle3_passes(self, make_draft: DraftFactory) -> None:
+        worker = self.worker(make_draft(forms.sglang_config()), "EAGLE3")
+        assert fc_guard.before_sharing(lambda: "shared", worker, (), {}) == "shared"
+
+    def test_another_draft_class_is_left_alone(self) -> None:
+        worker = self.worker(torch.nn.Linear(2, 2), "EAGLE")
+        assert fc_guard.before_sharing(lambda: "shared", worker, (), {}) == "shared"
+
+    @pytest.mark.usefixtures("plugin")
+    def test_the_real_method_is_wrapped(self) -> None:
+        from sglang.srt.speculative.eagle_worker_v2 import EagleDraftWorker
+
+        assert hasattr(EagleDraftWorker.init_lm_head, "__wrapped__")
+
+
 class TestDraftExtendGraph:
     """The graph runner needs a GPU; a stand-in with its two buffers is replayed."""
 

@@ -71,6 +71,8 @@ class Environment:
             "OMP_NUM_THREADS": "1",
             "OMP_WAIT_POLICY": "PASSIVE",
             "HF_HUB_OFFLINE": "1",
+            # The stand-in refuses to load where torch can use a GPU.
+            "CUDA_VISIBLE_DEVICES": "",
         }
         if self.release.route == "triton":
             added["TRITON_INTERPRET"] = "1"

@@ -10,6 +10,7 @@ import contextlib
 import ctypes
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -232,6 +233,19 @@ def process_variables(environment: Environment, variables: Mapping[str, str]) ->
 def _die_with_parent() -> None:
     """Have the kernel end this process when whoever started it is gone, killed included."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def telling_lines(log: str) -> list[str]:
+    """Return the lines of a server's log by which one could notice that its draft is unwell."""
+    telling = (
+        r"midlayer|layers\.0|\bfc\b|hidden.state|unexpected|unused|uninitiali|missing|mismatch"
+    )
+    return [line for line in log.splitlines() if re.search(telling, line) and not _is_noise(line)]
+
+
+def _is_noise(line: str) -> bool:
+    """Whether a line says the same of every server: its arguments, what an import lacked."""
+    return "ServerArgs(" in line or "Ignore import error" in line
 
 
 def free_port() -> int:

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from tests.cpu_sglang import server
+from tests.cpu_sglang import environments, releases, server
 from tests.cpu_sglang.environments import Environment
 from tests.cpu_sglang.pair import forms
 from tests.cpu_sglang.pair.outlook import Outlook
@@ -32,6 +32,7 @@ class ServerCase:
     """One server: its draft (written anew for each), how it is started, what it is told."""
 
     draft: Callable[[], Checkpoint] | None = None
+    release: str = releases.DEFAULT
     algorithm: str | None = "EAGLE3"
     launcher: str = server.STOCK
     variables: dict[str, str] = field(default_factory=dict)
@@ -65,6 +66,11 @@ def without(name: str, build: Callable[[], Checkpoint] = forms.native) -> Callab
     return damaged
 
 
+def founding_norm_before_residual() -> Checkpoint:
+    """The second drafter in the founding form, whose config says nothing of its training."""
+    return forms.rename_layer(forms.drafter_weights(True)), forms.sglang_config()
+
+
 def eagle1() -> Checkpoint:
     """An EAGLE-1 draft of random weights: other speculation that goes through the same workers."""
     config = {**forms.sglang_config(), "architectures": ["LlamaForCausalLMEagle"]}
@@ -91,14 +97,12 @@ CASES: dict[str, ServerCase] = {
     "stock-a": ServerCase(forms.native),
     "stock-b": ServerCase(forms.founding),
     "stock-c": ServerCase(forms.speculators),
-    "stock-d": ServerCase(forms.native, "EAGLE"),
-    "stock-nbr": ServerCase(
-        lambda: (forms.rename_layer(forms.drafter_weights(True)), forms.sglang_config())
-    ),
+    "stock-d": ServerCase(forms.native, algorithm="EAGLE"),
+    "stock-nbr": ServerCase(founding_norm_before_residual),
     "plugin-a": ServerCase(forms.native, launcher=server.OURS),
     "plugin-b": ServerCase(forms.founding, variables=ON),
     "plugin-c": ServerCase(forms.speculators, variables={**ON, **POISONED}),
-    "plugin-d": ServerCase(forms.native, "EAGLE", launcher=server.OURS),
+    "plugin-d": ServerCase(forms.native, algorithm="EAGLE", launcher=server.OURS),
     "plugin-nbr": ServerCase(forms.speculators_norm_before_residual, launcher=server.OURS),
     "stock-no-k": ServerCase(without("midlayer.self_attn.k_proj.weight"), variables=POISONED),
     "plugin-no-k": ServerCase(
@@ -109,16 +113,55 @@ CASES: dict[str, ServerCase] = {
         forms.native, launcher=server.OURS, arguments=("--load-format", "dummy")
     ),
     "plugin-no-speculation": ServerCase(algorithm=None, variables=ON),
-    "stock-nextn": ServerCase(eagle1, "NEXTN"),
-    "plugin-nextn": ServerCase(eagle1, "NEXTN", launcher=server.OURS),
-    "plugin-engine": ServerCase(forms.speculators, "EAGLE", variables=ON, engine=True),
-    "stock-ngram": ServerCase(None, "NGRAM"),
-    "plugin-ngram": ServerCase(None, "NGRAM", launcher=server.OURS),
+    "stock-nextn": ServerCase(eagle1, algorithm="NEXTN"),
+    "plugin-nextn": ServerCase(eagle1, algorithm="NEXTN", launcher=server.OURS),
+    "plugin-engine": ServerCase(forms.speculators, algorithm="EAGLE", variables=ON, engine=True),
+    "stock-ngram": ServerCase(algorithm="NGRAM"),
+    "plugin-ngram": ServerCase(algorithm="NGRAM", launcher=server.OURS),
 }
 
 
-def serve(case: ServerCase, environment: Environment, folder: Path) -> Outcome:
+# Older releases: the founding one whole, and one server for each way a release counts. What tells
+# the ways apart is the second drafter with its flag ignored, which is accepted less often.
+KIMI_CAPTURE_ALONE = {server.VARIABLE: "kimi-capture"}
+FLAG_IGNORED = {server.VARIABLE: "-draft-config"}
+V1 = ("--disable-overlap-schedule",)
+CASES |= {
+    "0.5.9 reference": ServerCase(release="0.5.9", algorithm=None),
+    "0.5.9 stock-a": ServerCase(forms.native, release="0.5.9"),
+    "0.5.9 stock-d": ServerCase(forms.native, release="0.5.9", algorithm="EAGLE"),
+    "0.5.9 partial-b": ServerCase(
+        forms.founding, release="0.5.9", variables={**KIMI_CAPTURE_ALONE, **POISONED}
+    ),
+    "0.5.9 partial-d": ServerCase(
+        forms.native, release="0.5.9", algorithm="EAGLE", variables=KIMI_CAPTURE_ALONE
+    ),
+    "0.5.9 plugin-a": ServerCase(forms.native, release="0.5.9", launcher=server.OURS),
+    "0.5.9 plugin-b": ServerCase(forms.founding, release="0.5.9", variables=ON),
+    "0.5.9 plugin-c": ServerCase(forms.speculators, release="0.5.9", variables=ON),
+    "0.5.9 plugin-d": ServerCase(
+        forms.native, release="0.5.9", algorithm="EAGLE", launcher=server.OURS
+    ),
+    "0.5.9 v1": ServerCase(founding_norm_before_residual, release="0.5.9", variables=FLAG_IGNORED),
+    "0.5.11 stock-b": ServerCase(forms.founding, release="0.5.11", variables=POISONED),
+    "0.5.11 v1": ServerCase(
+        founding_norm_before_residual, release="0.5.11", variables=FLAG_IGNORED, arguments=V1
+    ),
+    "0.5.11 v2": ServerCase(
+        founding_norm_before_residual, release="0.5.11", variables=FLAG_IGNORED
+    ),
+    "0.5.12.post1 v1": ServerCase(
+        founding_norm_before_residual, release="0.5.12.post1", variables=FLAG_IGNORED, arguments=V1
+    ),
+    "0.5.12.post1 v2": ServerCase(
+        founding_norm_before_residual, release="0.5.12.post1", variables=FLAG_IGNORED
+    ),
+}
+
+
+def serve(case: ServerCase, folder: Path) -> Outcome:
     """Start the server of `case` below `folder`, ask it, stop it."""
+    environment = environments.ensure(case.release)
     draft = forms.write(folder / "draft", *case.draft()) if case.draft else None
     if case.engine:
         assert draft is not None

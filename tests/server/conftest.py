@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.cpu_sglang import environments
 from tests.server.cases import CASES, Outcome, serve
 
 AT_ONCE = 2
@@ -52,11 +51,10 @@ def outcomes(
     unknown = named - set(CASES)
     assert not unknown, f"no such cases: {unknown}"
     folder: Path = tmp_path_factory.mktemp("servers")
-    environment = environments.ensure()
     with ThreadPoolExecutor(AT_ONCE) as pool:
         yield Outcomes(
             {
-                name: pool.submit(serve, case, environment, folder / name)
+                name: pool.submit(serve, case, folder / name.replace(" ", "-"))
                 for name, case in CASES.items()
                 if name in named
             }

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 Shape = tuple[int, ...]
+# What every draft has of a module; scales and packed forms belong to its quantisation.
+WEIGHT_LEAVES = ("weight", "bias")
 
 
 @dataclass(frozen=True)
@@ -33,9 +35,9 @@ def inner_model(draft: Any) -> Any:
     return draft.model
 
 
-def uses_aux_hidden_states(draft: Any) -> bool:
-    """Whether the draft takes aux hidden states; its config can say that it doesn't."""
-    eagle_config = getattr(draft.config, "eagle_config", None) or {}
+def uses_aux_hidden_states(model: Any) -> bool:
+    """Whether a draft (or its inner model) takes aux hidden states; its config can say no."""
+    eagle_config = getattr(model.config, "eagle_config", None) or {}
     return bool(eagle_config.get("use_aux_hidden_state", True))
 
 
@@ -45,8 +47,11 @@ def expected_tensors(draft: Any) -> dict[str, Expected]:
     modules = dict(draft.named_modules())
     for name, parameter in draft.named_parameters():
         path, _, leaf = name.rpartition(".")
+        own_business = leaf not in WEIGHT_LEAVES and _is_quantised(modules[path])
         for tensor, expected in _of_parameter(modules, path, leaf, parameter):
             optional = _may_be_missing(draft, tensor)
+            if own_business and not optional:
+                optional = "its quantisation decides"
             wanted[tensor] = Expected(expected.shape, name, expected.shard, optional)
     vocab, draft_vocab = draft.config.vocab_size, getattr(draft.config, "draft_vocab_size", None)
     if draft_vocab is not None:
@@ -61,7 +66,7 @@ def _of_parameter(
     module = modules[path]
     base, _, own = _canonical(path).rpartition(".")
     base = f"{base}." if base else ""
-    plain = leaf in ("weight", "bias") and not _is_quantised(module)
+    plain = leaf in WEIGHT_LEAVES and not _is_quantised(module)
     if own == "qkv_proj":
         v_size = getattr(module, "v_head_size", module.head_size)
         sizes = {

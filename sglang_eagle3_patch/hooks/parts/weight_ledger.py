@@ -8,7 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sglang_eagle3_patch.checkpoint.layouts import NOT_WEIGHTS, canonical_name
-from sglang_eagle3_patch.hooks.parts.expected_tensors import Expected, inner_model
+from sglang_eagle3_patch.hooks.parts.expected_tensors import (
+    WEIGHT_LEAVES,
+    Expected,
+    inner_model,
+)
 
 Weights = Iterable[tuple[str, Any]]
 
@@ -19,6 +23,7 @@ class WeightLedger:
 
     wanted: dict[str, Expected]
     uses_midlayer: bool
+    quantised: bool = False
     seen: dict[str, str] = field(default_factory=dict)  # canonical name -> name in the file
     unused: list[str] = field(default_factory=list)
     misshapen: dict[str, str] = field(default_factory=dict)  # canonical name -> both shapes
@@ -27,7 +32,11 @@ class WeightLedger:
     @classmethod
     def for_draft(cls, draft: Any, wanted: dict[str, Expected]) -> WeightLedger:
         """Open a ledger for the draft model, whose decoder layer has one of two names."""
-        return cls(wanted, uses_midlayer=hasattr(inner_model(draft), "midlayer"))
+        return cls(
+            wanted,
+            uses_midlayer=hasattr(inner_model(draft), "midlayer"),
+            quantised=getattr(draft, "quant_config", None) is not None,
+        )
 
     def pass_on(self, weights: Weights) -> Iterator[tuple[str, Any]]:
         """Yield what fits the model under the names its class knows, and note the rest."""
@@ -36,7 +45,9 @@ class WeightLedger:
             if NOT_WEIGHTS.search(canonical):
                 continue
             expected = self.wanted.get(canonical)
-            if expected is None:
+            if expected is None and self._belongs_to_quantisation(canonical):
+                yield self._name_for_class(canonical), tensor
+            elif expected is None:
                 self.unused.append(f"{name} {list(tensor.shape)}")
             elif canonical in self.seen:
                 self.unused.append(f"{name} (a second {self.seen[canonical]})")
@@ -92,6 +103,10 @@ class WeightLedger:
                     del parameter.weight_loader
                 else:
                     parameter.weight_loader = own
+
+    def _belongs_to_quantisation(self, canonical: str) -> bool:
+        # Which scales and packed forms a method takes is its own affair, and it checks them.
+        return self.quantised and canonical.rpartition(".")[2] not in (*WEIGHT_LEAVES, "d2t")
 
     def _noting(self, name: str, loader: Any) -> Any:
         def note_and_load(parameter: Any, tensor: Any, *shard: Any, **kwargs: Any) -> Any:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from types import ModuleType
+
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.lists(st.integers(0, 5), min_size=5, max_size=5), min_size=1, max_size=3),
     st.lists(st.integers(1, 50), min_size=3, max_size=3),
 )
-def test_links_of_known_trees(choices: list[list[int]], lengths: list[int]) -> None:
-    from sgl_kernel.speculative import reconstruct_indices_from_tree_mask
-
+def test_links_of_known_trees(
+    sgl_kernel: ModuleType, choices: list[list[int]], lengths: list[int]
+) -> None:
     batch, nodes = len(choices), 6
     mask = torch.zeros(batch, nodes, nodes, dtype=torch.bool)
     first = torch.full((batch, nodes), -1)
@@ -34,7 +37,9 @@ def test_links_of_known_trees(choices: list[list[int]], lengths: list[int]) -> N
             newest_child[parent] = node
     out = [torch.full((batch * nodes,), 99) for _ in range(4)]
     seq_lens = torch.tensor(lengths[:batch])
-    reconstruct_indices_from_tree_mask(mask.flatten(), seq_lens, *out, batch, nodes)
+    sgl_kernel.speculative.reconstruct_indices_from_tree_mask(
+        mask.flatten(), seq_lens, *out, batch, nodes
+    )
     positions, index, next_token, next_sibling = (tensor.view(batch, nodes) for tensor in out)
     assert torch.equal(positions, depth + seq_lens[:, None])
     assert torch.equal(index.flatten(), torch.arange(batch * nodes))

@@ -44,9 +44,10 @@ def with_kv_scales() -> bool:
 
 def register() -> None:
     """Define the ops for every device, so that a tensor elsewhere meets our own refusal."""
-    if with_kv_scales():
-        scales, decode, extend = _SCALES, decode_attention_cpu, extend_attention_cpu
-    else:
+    scales = _SCALES
+    decode: Any = decode_attention_cpu
+    extend: Any = extend_attention_cpu
+    if not with_kv_scales():
         scales, decode, extend = "", _decode_without_scales, _extend_without_scales
     _define(_DECODE.format(scales=scales), decode)
     _define(_EXTEND.format(scales=scales), extend)
