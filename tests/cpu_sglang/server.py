@@ -10,6 +10,7 @@ import contextlib
 import ctypes
 import json
 import os
+import random
 import re
 import signal
 import socket
@@ -31,6 +32,7 @@ STOCK = "sglang.launch_server"
 OURS = "sglang_eagle3_patch.launch_server"
 VARIABLE = "SGLANG_EAGLE3_PATCH"
 _PR_SET_PDEATHSIG = 1
+_PORTS = range(20000, 30000)
 
 
 class ServerDied(RuntimeError):
@@ -244,13 +246,18 @@ def telling_lines(log: str) -> list[str]:
 
 
 def _is_noise(line: str) -> bool:
-    """Whether a line says the same of every server: its arguments, what an import lacked."""
-    return "ServerArgs(" in line or "Ignore import error" in line
+    """Whether a line says the same of every server: its arguments, imports, tokenizer."""
+    return any(word in line for word in ("ServerArgs(", "Ignore import error", "Tokenizer for"))
 
 
 def free_port() -> int:
-    """Return a port of the loopback interface that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port
+    """Return a port of the loopback interface that nobody listens on.
+
+    Below the range that the kernel gives to clients, and low enough for what SGLang adds to it
+    (0.5.11 adds more than 20,000 for a port of its own).
+    """
+    for port in random.sample(_PORTS, 100):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise RuntimeError(f"no free port found among {_PORTS}")
