@@ -33,9 +33,11 @@ RENAMES = (
     Rename(re.compile(r"^aux_norm_high\."), "fc_norm.2.", "SpecForge, older"),
 )
 
-# Written by trainers, wanted by no drafter: masks and tables that can be computed, and the
-# target's own tensors that some trainers keep beside the draft's.
-NOT_WEIGHTS = re.compile(r"^t2d$|(^|\.)rotary_emb\.(inv_freq|cos_cached|sin_cached)$|^verifier_")
+# Written by trainers and quantisers, wanted by no drafter: masks and tables that can be computed,
+# the target's own tensors that some trainers keep beside the draft's, scales of a KV cache.
+NOT_WEIGHTS = re.compile(
+    r"^t2d$|(^|\.)rotary_emb\.(inv_freq|cos_cached|sin_cached)$|^verifier_|(^|\.)(k|v|kv)_scale$"
+)
 
 
 def canonical_name(name: str) -> str:

@@ -16,6 +16,7 @@ from typing import Any
 
 from sglang_eagle3_patch.acceptance.recorder import Recorder, interval_line, step_line
 from sglang_eagle3_patch.engine.patch import Hook, Patch, Risk
+from sglang_eagle3_patch.hooks.parts.source_probe import source_says
 from sglang_eagle3_patch.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -118,6 +119,16 @@ def _safely(function: Callable[..., Any], *args: Any) -> Any:
         return None
 
 
+def tells_positions(_processor_class: Any) -> bool:
+    """Whether SGLang's decode line, which moved, tells acceptance by position."""
+    reporters = (
+        "srt/managers/scheduler_components/metrics_reporter.py",
+        "srt/managers/scheduler_metrics_mixin.py",
+        "srt/observability/scheduler_metrics_mixin.py",
+    )
+    return any(source_says(file, "Decode batch", "by position") for file in reporters)
+
+
 PATCH = Patch(
     name=NAME,
     title="Log accepted drafts of every verify step",
@@ -127,12 +138,14 @@ PATCH = Patch(
             attribute="SchedulerBatchResultProcessor.process_batch_result_decode",
             parameters=("batch", "result"),
             wrapper=around_decode_result,
+            fixed_when=tells_positions,
         ),
         Hook(
             module="sglang.srt.managers.scheduler_output_processor_mixin",
             attribute="SchedulerOutputProcessorMixin.process_batch_result_decode",
             parameters=("batch", "result"),
             wrapper=around_decode_result,
+            fixed_when=tells_positions,
         ),
     ),
     processes=("scheduler",),

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from functools import lru_cache
 from typing import Any
 
 from sglang_eagle3_patch.checkpoint import aux_layers
@@ -28,12 +27,21 @@ from sglang_eagle3_patch.checkpoint.spec import DraftSpec
 from sglang_eagle3_patch.engine.patch import Hook, Patch, Risk
 from sglang_eagle3_patch.errors import DraftError
 from sglang_eagle3_patch.hooks.parts.launch_facts import facts
+from sglang_eagle3_patch.hooks.parts.source_probe import raises_over, source_says
+from sglang_eagle3_patch.hooks.parts.target_capture import (
+    capture_exactly,
+    captured_inputs,
+    capturing_module,
+    remember_layers,
+    set_layers,
+)
 from sglang_eagle3_patch.settings import Settings
 
 logger = logging.getLogger(__name__)
 
 NAME = "aux-capture"
 # Methods of ModelRunner by which releases since 0.5.11 set the layers before graphs are captured.
+_NAME_THEM = "name the layers it was trained on: SGLANG_EAGLE3_PATCH_OPTIONS=aux_layers=…"
 _SETS_BEFORE_GRAPHS = ("init_aux_hidden_state_capture", "init_attention_backends")
 
 
@@ -71,7 +79,8 @@ def after_capture_is_set(
     if runner.is_draft_worker:
         return result
     facts.algorithm = getattr(runner.spec_algorithm, "name", None)
-    facts.captured_layers = tuple(getattr(capturing_module(runner.model), "layers_to_capture", ()))
+    holder = capturing_module(runner.model)
+    facts.captured_layers = () if holder is None else tuple(captured_inputs(holder))
     if runner.spec_algorithm.is_eagle3():
         _check_runner(runner)
     return result
@@ -89,23 +98,9 @@ def before_graphs(
     late = not any(hasattr(type(runner), name) for name in _SETS_BEFORE_GRAPHS)
     if late and not runner.is_draft_worker and getattr(runner, "eagle_use_aux_hidden_state", False):
         remember_layers(runner.model)
-        runner.model.set_eagle3_layers_to_capture(
-            getattr(runner, "eagle_aux_hidden_state_layer_ids", None)
-        )
+        set_layers(runner.model, getattr(runner, "eagle_aux_hidden_state_layer_ids", None))
         _check_runner(runner)
     return result
-
-
-def remember_layers(target: Any) -> None:
-    """Have the target's setter, called without layers, set those it was last called with."""
-    setter, last = target.set_eagle3_layers_to_capture, None
-
-    def set_layers(layer_ids: list[int] | None = None) -> None:
-        nonlocal last
-        last = layer_ids if layer_ids is not None else last
-        setter(last)
-
-    target.set_eagle3_layers_to_capture = set_layers
 
 
 def _check_runner(runner: Any) -> None:
@@ -133,9 +128,15 @@ def check_capture(target: Any, spec: DraftSpec | None, draft: str) -> None:
         wanted = aux_layers.resolve(spec.config, num_layers, Settings.from_environment().aux_layers)
     except ConfigNotUnderstood as error:
         raise DraftError(NAME, f"{draft}: {error}", "correct the draft's config.json") from error
-    if wanted.inputs is not None:
-        _capture(target, holder, wanted.inputs)
-    captured = list(holder.layers_to_capture)
+    if wanted.inputs is not None and not capture_exactly(target, holder, wanted.inputs):
+        raise DraftError(
+            NAME,
+            f"the draft wants the inputs of layers {list(wanted.inputs)} ({wanted.source}), and "
+            f"{type(target).__name__} can't capture them: it would capture "
+            f"{captured_inputs(holder)}",
+            "serve it with a release whose target class can",
+        )
+    captured = captured_inputs(holder)
     facts.captured_layers = tuple(captured)
     _refuse_impossible(captured, num_layers, spec, draft, wanted.source)
     logger.log(
@@ -145,36 +146,23 @@ def check_capture(target: Any, spec: DraftSpec | None, draft: str) -> None:
         captured,
         num_layers,
         wanted.source,
-        ""
-        if wanted.certain
-        else ". Fix: if the draft was trained on others, name them: "
-        "SGLANG_EAGLE3_PATCH_OPTIONS=aux_layers=…",
+        "" if wanted.certain else f". Fix: if the draft was trained on others, {_NAME_THEM}",
     )
-
-
-def capturing_module(target: Any) -> Any:
-    """Return the target's module that lists `layers_to_capture` beside its `layers`, or None."""
-    for module in target.modules():
-        if getattr(module, "layers_to_capture", None) and hasattr(module, "layers"):
-            return module
-    return None
-
-
-def _capture(target: Any, holder: Any, inputs: tuple[int, ...]) -> None:
-    """Have the target capture exactly `inputs`, whichever rule its setter goes by."""
-    if list(holder.layers_to_capture) == list(inputs):
-        return
-    # A setter takes outputs (and adds 1) or inputs; which one is seen from what it does.
-    for ids in ([layer - 1 for layer in inputs], list(inputs)):
-        target.set_eagle3_layers_to_capture(ids)
-        if list(holder.layers_to_capture) == list(inputs):
-            return
-    raise DraftError(
-        NAME,
-        f"the draft wants the inputs of layers {list(inputs)}, and {type(target).__name__} can't "
-        f"capture them: it would capture {list(holder.layers_to_capture)}",
-        "serve it with a release whose target class can",
-    )
+    if spec.num_aux is None:
+        logger.warning(
+            "sglang-eagle3-patch: %s: how many aux hidden states the fc of %s takes was not "
+            "checked: its weights are no local safetensors files",
+            NAME,
+            draft,
+        )
+    if num_layers in captured:
+        logger.warning(
+            "sglang-eagle3-patch: %s: the input of layer %d is the output of the last layer, "
+            "which few target classes capture. Fix: if drafts are rejected, %s",
+            NAME,
+            num_layers,
+            _NAME_THEM,
+        )
 
 
 def _refuse_impossible(
@@ -191,12 +179,12 @@ def _refuse_impossible(
         raise DraftError(
             NAME,
             f"inputs of layers {captured} are captured for {draft} ({source}), but {problem}",
-            "name the layers it was trained on: SGLANG_EAGLE3_PATCH_OPTIONS=aux_layers=…",
+            _NAME_THEM,
         )
 
 
-@lru_cache(maxsize=8)
 def _read_draft(name_or_path: str, revision: str | None) -> DraftSpec | None:
+    # Read anew each time: a hub draft's weights may arrive later than its config.
     folder = local_folder(name_or_path, revision)
     if folder is None:
         return None
@@ -208,6 +196,18 @@ def _read_draft(name_or_path: str, revision: str | None) -> DraftSpec | None:
         return None
 
 
+def corrects_the_flag(_config_class: Any) -> bool:
+    """Whether SGLang's own reader of configs, which moved, overrides `use_aux_hidden_state`."""
+    readers = ("srt/utils/hf_transformers/config.py", "srt/utils/hf_transformers_utils.py")
+    return any(source_says(file, "use_aux_hidden_state") for file in readers)
+
+
+def checks_capture(runner_class: Any) -> bool:
+    """Whether the method that sets the layers raises when they can't be the draft's."""
+    methods = (*_SETS_BEFORE_GRAPHS, "initialize")
+    return any(raises_over(runner_class, name, "layers_to_capture") for name in methods)
+
+
 PATCH = Patch(
     name=NAME,
     title="Capture the layers the draft was trained on, and check them",
@@ -217,11 +217,13 @@ PATCH = Patch(
             attribute="PretrainedConfig.get_config_dict",
             parameters=("pretrained_model_name_or_path",),
             wrapper=get_config_dict,
+            fixed_when=corrects_the_flag,
         ),
         Hook(
             module="sglang.srt.model_executor.model_runner",
             attribute="ModelRunner.init_aux_hidden_state_capture",
             wrapper=after_capture_is_set,
+            fixed_when=checks_capture,
             optional=True,
             slot="capture",
         ),
@@ -229,6 +231,7 @@ PATCH = Patch(
             module="sglang.srt.model_executor.model_runner",
             attribute="ModelRunner.init_attention_backends",
             wrapper=after_capture_is_set,
+            fixed_when=checks_capture,
             optional=True,
             slot="capture",
         ),
@@ -236,12 +239,14 @@ PATCH = Patch(
             module="sglang.srt.model_executor.model_runner",
             attribute="ModelRunner.initialize",
             wrapper=after_capture_is_set,
+            fixed_when=checks_capture,
             slot="capture",
         ),
         Hook(
             module="sglang.srt.model_executor.model_runner",
             attribute="ModelRunner.load_model",
             wrapper=before_graphs,
+            fixed_when=checks_capture,
         ),
     ),
     processes=("main", "scheduler"),

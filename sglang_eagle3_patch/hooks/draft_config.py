@@ -25,6 +25,7 @@ from sglang_eagle3_patch.checkpoint.config import (
 from sglang_eagle3_patch.engine.patch import Hook, Patch, Risk
 from sglang_eagle3_patch.errors import DraftError
 from sglang_eagle3_patch.hooks.parts.expected_tensors import inner_model
+from sglang_eagle3_patch.hooks.parts.source_probe import raises_over, source_says
 
 logger = logging.getLogger(__name__)
 
@@ -107,8 +108,23 @@ def ignored_flags(draft: Any) -> list[tuple[str, str]]:
 
 
 def _trained_window(config: Any) -> int | None:
-    sliding = "sliding_attention" in (getattr(config, "layer_types", None) or ())
-    return getattr(config, "sliding_window", None) if sliding else None
+    # Config classes of other families fill windows in by themselves; llama's states what it was
+    # given, and speculators' configs become llama's.
+    if config.model_type != "llama":
+        return None
+    types = (getattr(config, "layer_types", None) or ())[: config.num_hidden_layers]
+    return getattr(config, "sliding_window", None) if "sliding_attention" in types else None
+
+
+def reads_speculators(_config_class: Any) -> bool:
+    """Whether SGLang's own reader of configs, which moved, knows what speculators writes."""
+    readers = ("srt/utils/hf_transformers/config.py", "srt/utils/hf_transformers_utils.py")
+    return any(source_says(file, "speculators", "get_config_dict") for file in readers)
+
+
+def refuses_flags(draft_class: Any) -> bool:
+    """Whether the draft class raises over a flag that it would ignore."""
+    return raises_over(draft_class, "__init__", "norm_before_residual")
 
 
 PATCH = Patch(
@@ -120,18 +136,21 @@ PATCH = Patch(
             attribute="PretrainedConfig.get_config_dict",
             parameters=("pretrained_model_name_or_path",),
             wrapper=get_config_dict,
+            fixed_when=reads_speculators,
         ),
         Hook(
             module="sglang.srt.models.llama_eagle3",
             attribute="LlamaForCausalLMEagle3.__init__",
             parameters=("config",),
             wrapper=draft_init,
+            fixed_when=refuses_flags,
         ),
         Hook(
             module="sglang.srt.models.kimi_k25_eagle3",
             attribute="Eagle3DeepseekV2ForCausalLM.__init__",
             parameters=("config",),
             wrapper=draft_init,
+            fixed_when=refuses_flags,
         ),
     ),
     processes=("main", "scheduler"),

@@ -7,7 +7,8 @@ Where: `load_weights` of both draft classes, all releases.
 How: names are brought to those of the class in hand (`midlayer.*` or `layers.0.*`, asked of the
 model, not of the version), full shapes are compared, and each call of a parameter's weight loader
 is watched. The first load of a model is strict; later ones are weight updates, which come in
-partial buckets, sometimes the target's: they are reported and filtered, and never raise.
+partial buckets, sometimes the target's: of those only the names of the first load are taken, the
+rest is skipped and reported, and nothing raises.
 When it can go: when upstream accounts for draft weights itself; no release does.
 """
 
@@ -19,13 +20,19 @@ from typing import Any
 
 from sglang_eagle3_patch.engine.patch import Hook, Patch, Risk
 from sglang_eagle3_patch.errors import DraftError
-from sglang_eagle3_patch.hooks.parts.expected_tensors import expected_tensors
+from sglang_eagle3_patch.hooks.parts.expected_tensors import (
+    expected_tensors,
+    uses_aux_hidden_states,
+)
+from sglang_eagle3_patch.hooks.parts.source_probe import raises_over, source_says
 from sglang_eagle3_patch.hooks.parts.weight_ledger import WeightLedger
 
 logger = logging.getLogger(__name__)
 
 NAME = "draft-weights"
-_LOADED = "_eagle3_patch_first_load_done"
+# Set on a draft once its first load is over: the names its checkpoint had, none after loaders that
+# bypass `load_weights`.
+_LOADED = "_eagle3_patch_loaded_names"
 
 
 def load_weights(
@@ -34,14 +41,16 @@ def load_weights(
     """Around a draft class's `load_weights(weights)`."""
     weights, rest = (args[0], args[1:]) if args else (kwargs.pop("weights"), ())
     ledger = WeightLedger.for_draft(draft, expected_tensors(draft))
-    if getattr(draft, _LOADED, False):
-        result = wrapped(ledger.pass_on(weights), *rest, **kwargs)
+    names = getattr(draft, _LOADED, None)
+    if names is not None:
+        own = ledger.of_the_draft(weights, names)
+        result = wrapped(ledger.pass_on(own), *rest, **kwargs)
         _report_update(ledger)
         return result
     with ledger.watching(draft):
         result = wrapped(ledger.pass_on(weights), *rest, **kwargs)
     _refuse_unless_whole(draft, ledger)
-    setattr(draft, _LOADED, True)
+    setattr(draft, _LOADED, frozenset(ledger.seen.values()))
     return result
 
 
@@ -51,8 +60,8 @@ def remember_first_load(
     """Around `ModelRunner.load_model`: loaders that bypass `load_weights` (`--load-format dummy`,
     sharded state) have done the first load too, so that what comes later is an update."""
     result = wrapped(*args, **kwargs)
-    if getattr(runner, "is_draft_worker", False):
-        setattr(runner.model, _LOADED, True)
+    if getattr(runner, "is_draft_worker", False) and not hasattr(runner.model, _LOADED):
+        setattr(runner.model, _LOADED, frozenset())
     return result
 
 
@@ -70,6 +79,14 @@ def _refuse_unless_whole(draft: Any, ledger: WeightLedger) -> None:
             NAME,
             f"the draft checkpoint does not fit {type(draft).__name__}: {'; '.join(told)}",
             "give a checkpoint whose tensors are those of the model, or correct its config.json",
+        )
+    if "fc.weight" in ledger.seen and not uses_aux_hidden_states(draft):
+        raise DraftError(
+            NAME,
+            "eagle_config says use_aux_hidden_state: false, but the checkpoint has an fc over "
+            f"several aux hidden states {list(ledger.wanted['fc.weight'].shape or ())}, which "
+            "would never run",
+            "set use_aux_hidden_state to true in the draft's config.json",
         )
     logger.info(
         "sglang-eagle3-patch: %s: all %d tensors of the draft loaded into %s",
@@ -92,6 +109,16 @@ def _report_update(ledger: WeightLedger) -> None:
         )
 
 
+def accounts_for_weights(draft_class: Any) -> bool:
+    """Whether the class's `load_weights` raises over what is missing."""
+    return raises_over(draft_class, "load_weights", "missing")
+
+
+def draft_classes_account(_runner_class: Any) -> bool:
+    """The same, of a class that is read and not imported: whether `load_weights` keeps account."""
+    return source_says("srt/models/llama_eagle3.py", "load_weights", "mark_loaded")
+
+
 PATCH = Patch(
     name=NAME,
     title="Account for every draft tensor, or refuse to load",
@@ -101,17 +128,20 @@ PATCH = Patch(
             attribute="LlamaForCausalLMEagle3.load_weights",
             parameters=("weights",),
             wrapper=load_weights,
+            fixed_when=accounts_for_weights,
         ),
         Hook(
             module="sglang.srt.models.kimi_k25_eagle3",
             attribute="Eagle3DeepseekV2ForCausalLM.load_weights",
             parameters=("weights",),
             wrapper=load_weights,
+            fixed_when=accounts_for_weights,
         ),
         Hook(
             module="sglang.srt.model_executor.model_runner",
             attribute="ModelRunner.load_model",
             wrapper=remember_first_load,
+            fixed_when=draft_classes_account,
         ),
     ),
     processes=("scheduler",),

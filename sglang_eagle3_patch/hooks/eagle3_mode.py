@@ -17,6 +17,7 @@ from typing import Any
 
 from sglang_eagle3_patch.checkpoint.config import is_eagle3
 from sglang_eagle3_patch.engine.patch import Hook, Patch, Risk
+from sglang_eagle3_patch.hooks.parts.source_probe import source_chooses
 
 logger = logging.getLogger(__name__)
 
@@ -58,6 +59,12 @@ def _is_eagle3_draft(server_args: Any, draft: str) -> bool:
     return is_eagle3(config)
 
 
+def promotes(_server_args_class: Any) -> bool:
+    """Whether the resolution of arguments, which moved, makes an algorithm EAGLE3 by itself."""
+    resolutions = ("srt/arg_groups/speculative_hook.py", "srt/server_args.py")
+    return any(source_chooses(file, "EAGLE3") for file in resolutions)
+
+
 PATCH = Patch(
     name=NAME,
     title="Run an EAGLE-3 draft as EAGLE3 when EAGLE was asked for",
@@ -66,6 +73,7 @@ PATCH = Patch(
             module="sglang.srt.server_args",
             attribute="ServerArgs.resolve_once",
             wrapper=before_resolution,
+            fixed_when=promotes,
             optional=True,
             slot="resolution",
         ),
@@ -73,6 +81,7 @@ PATCH = Patch(
             module="sglang.srt.server_args",
             attribute="ServerArgs.__post_init__",
             wrapper=before_resolution,
+            fixed_when=promotes,
             slot="resolution",
         ),
     ),

@@ -23,6 +23,7 @@ from sglang_eagle3_patch.engine.patch import Hook, Patch, Risk
 from sglang_eagle3_patch.errors import DraftError
 from sglang_eagle3_patch.hooks.parts.expected_tensors import inner_model, uses_aux_hidden_states
 from sglang_eagle3_patch.hooks.parts.launch_facts import captured_layers, speculative_algorithm
+from sglang_eagle3_patch.hooks.parts.source_probe import raises_over
 
 NAME = "fc-guard"
 
@@ -109,7 +110,10 @@ def replay_draft_extend(
     batch = kwargs["forward_batch"] if "forward_batch" in kwargs else args[0]
     states = getattr(batch.spec_info, "hidden_states", None)
     buffer = getattr(getattr(runner, "buffers", runner), "hidden_states", None)
-    if states is not None and buffer is not None and states.shape[-1] != buffer.shape[-1]:
+    # An idle rank brings no rows, of the draft's own width; nothing of it is computed.
+    if states is None or buffer is None or states.shape[0] == 0:
+        return wrapped(*args, **kwargs)
+    if states.shape[-1] != buffer.shape[-1]:
         raise DraftError(
             NAME,
             f"hidden states of width {states.shape[-1]} can't enter the draft-extend graph, "
@@ -117,6 +121,23 @@ def replay_draft_extend(
             "start with --speculative-algorithm EAGLE3, or without graphs (--disable-cuda-graph)",
         )
     return wrapped(*args, **kwargs)
+
+
+def decides_by_mode(model_class: Any) -> bool:
+    """Whether the inner model's `forward` raises over widths by the forward mode."""
+    return raises_over(model_class, "forward", "is_decode", "shape")
+
+
+def refuses_algorithm(worker_class: Any) -> bool:
+    """Whether the worker raises when its algorithm captures nothing."""
+    methods = ("init_lm_head", "__init__")
+    return any(raises_over(worker_class, name, "is_eagle3") for name in methods)
+
+
+def refuses_widths(runner_class: Any) -> bool:
+    """Whether the replay raises over the width of what can't be copied."""
+    methods = ("execute", "replay")
+    return any(raises_over(runner_class, name, "hidden_states", "shape") for name in methods)
 
 
 PATCH = Patch(
@@ -128,22 +149,26 @@ PATCH = Patch(
             attribute="LlamaModel.forward",
             parameters=("input_ids", "positions", "forward_batch"),
             wrapper=forward,
+            fixed_when=decides_by_mode,
         ),
         Hook(
             module="sglang.srt.models.kimi_k25_eagle3",
             attribute="Eagle3MLAModel.forward",
             parameters=("input_ids", "positions", "forward_batch"),
             wrapper=forward,
+            fixed_when=decides_by_mode,
         ),
         Hook(
             module="sglang.srt.speculative.eagle_worker_v2",
             attribute="EagleDraftWorker.init_lm_head",
             wrapper=before_sharing,
+            fixed_when=refuses_algorithm,
         ),
         Hook(
             module="sglang.srt.speculative.eagle_worker",
             attribute="EAGLEWorker.__init__",
             wrapper=after_worker_init,
+            fixed_when=refuses_algorithm,
         ),
         Hook(
             module="sglang.srt.speculative.eagle_draft_extend_cuda_graph_runner",
@@ -152,13 +177,16 @@ PATCH = Patch(
             wrapper=replay_draft_extend,
             optional=True,
             slot="replay",
+            fixed_when=refuses_widths,
         ),
         Hook(
             module="sglang.srt.speculative.eagle_draft_extend_cuda_graph_runner",
             attribute="EAGLEDraftExtendCudaGraphRunner.replay",
             parameters=("forward_batch",),
             wrapper=replay_draft_extend,
+            optional=True,
             slot="replay",
+            fixed_when=refuses_widths,
         ),
     ),
     processes=("scheduler",),

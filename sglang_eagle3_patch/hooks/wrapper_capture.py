@@ -2,7 +2,7 @@
 
 Why: some multimodal classes lack the methods by which aux hidden states are captured and the
 embedding is shared, though their language model has them; start-up ends in an AttributeError.
-Where: `ModelRunner.load_model`, for a target with speculation on.
+Where: `ModelRunner.load_model`, for a target of EAGLE-3.
 How: the language model's methods are lent to the loaded model. A model that has them is not
 touched.
 When it can go: when upstream asks the language model by itself.
@@ -27,7 +27,7 @@ def after_load(
 ) -> Any:
     """After `ModelRunner.load_model`."""
     result = wrapped(*args, **kwargs)
-    if not runner.is_draft_worker and runner.spec_algorithm.is_eagle():
+    if not runner.is_draft_worker and runner.spec_algorithm.is_eagle3():
         lent = lend_methods(runner.model)
         if lent:
             logger.info(

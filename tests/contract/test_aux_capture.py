@@ -13,6 +13,7 @@ import torch
 from sglang_eagle3_patch.checkpoint.spec import DraftSpec
 from sglang_eagle3_patch.errors import DraftError
 from sglang_eagle3_patch.hooks import aux_capture
+from sglang_eagle3_patch.hooks.parts.target_capture import captured_inputs, capturing_module
 from sglang_eagle3_patch.settings import PREFIX
 from tests.cpu_sglang.pair import forms
 
@@ -36,7 +37,7 @@ def spec_of(tmp_path: Path, config: dict[str, Any], **tensors: torch.Tensor) -> 
 
 
 def captured(target: Any) -> list[int]:
-    return list(aux_capture.capturing_module(target).layers_to_capture)
+    return captured_inputs(capturing_module(target))
 
 
 def speculators(ids: list[int] | None, architecture: str = "Eagle3DraftModel") -> dict[str, Any]:
@@ -106,6 +107,56 @@ def test_layers_that_cannot_be_right_are_refused(
     with pytest.raises(DraftError, match=problem) as refusal:
         aux_capture.check_capture(target, spec_of(tmp_path, forms.sglang_config()), "draft")
     assert str(ids) in str(refusal.value)
+
+
+def test_the_output_of_the_last_layer_is_a_warning(
+    target: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    target.set_eagle3_layers_to_capture([2, 4, 8])
+    aux_capture.check_capture(target, spec_of(tmp_path, forms.sglang_config()), "draft")
+    assert "input of layer 8 is the output of the last layer" in caplog.text
+
+
+class FlaggedTarget(torch.nn.Module):
+    """A target as Qwen's mixtures of experts are: their real setter on layers of nothing."""
+
+    def __init__(self) -> None:
+        from sglang.srt.models.qwen2_moe import Qwen2MoeModel
+
+        super().__init__()
+        self.model = torch.nn.Module()
+        self.model.layers = torch.nn.ModuleList(torch.nn.Identity() for _ in range(8))
+        self.setter = Qwen2MoeModel.set_eagle3_layers_to_capture
+
+    def set_eagle3_layers_to_capture(self, layer_ids: list[int] | None) -> None:
+        ids = [2, 4, 5] if layer_ids is None else [layer + 1 for layer in layer_ids]
+        self.setter(self.model, ids)
+
+    def flagged(self) -> list[int]:
+        flags = [getattr(layer, "_is_layer_to_capture", False) for layer in self.model.layers]
+        return [index for index, flag in enumerate(flags) if flag]
+
+
+class TestTargetsWithAFlagOnEachLayer:
+    def test_setting_again_does_not_add_up(self, rank: None, tmp_path: Path) -> None:
+        target = FlaggedTarget()
+        target.set_eagle3_layers_to_capture(None)
+        spec = spec_of(tmp_path, speculators([1, 3, 6]))
+        aux_capture.check_capture(target, spec, "draft")
+        assert target.flagged() == [1, 3, 6]
+
+    def test_stock_adds_up(self, rank: None) -> None:
+        target = FlaggedTarget()
+        target.set_eagle3_layers_to_capture(None)
+        target.set_eagle3_layers_to_capture([0, 2, 5])
+        assert target.flagged() == [1, 2, 3, 4, 5, 6]
+
+    def test_what_is_really_captured_is_what_is_checked(self, rank: None, tmp_path: Path) -> None:
+        target = FlaggedTarget()
+        target.set_eagle3_layers_to_capture(None)
+        target.set_eagle3_layers_to_capture([0, 2, 5])
+        with pytest.raises(DraftError, match=r"\[1, 2, 3, 4, 5, 6\] .* takes 3 aux hidden states"):
+            aux_capture.check_capture(target, spec_of(tmp_path, forms.sglang_config()), "draft")
 
 
 class TestTheFlag:

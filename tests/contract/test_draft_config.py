@@ -112,6 +112,12 @@ class TestFlagsTheClassIgnores:
         with pytest.raises(DraftError, match="window of 511"):
             make_draft(with_layer(layer_types=["sliding_attention"], sliding_window=511))
 
+    def test_a_window_that_a_config_class_made_up_is_not_judged(
+        self, make_draft: DraftFactory
+    ) -> None:
+        config = make_draft({**forms.sglang_config(), "model_type": "gpt_oss"}).config
+        assert "sliding_attention" in config.layer_types
+
     def test_every_ignored_flag_is_told(self, make_draft: DraftFactory) -> None:
         config = with_layer(layer_types=["sliding_attention"], sliding_window=512)
         with pytest.raises(DraftError, match=r"norm_before_residual.*; .*window of 512"):

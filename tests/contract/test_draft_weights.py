@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 
 from sglang_eagle3_patch.errors import DraftError
 from sglang_eagle3_patch.hooks import draft_weights
+from sglang_eagle3_patch.hooks.parts.expected_tensors import expected_tensors
 from tests.contract.conftest import DraftFactory
 from tests.cpu_sglang.pair import forms
 from tests.cpu_sglang.pair.drafter import DrafterShape
@@ -306,6 +308,38 @@ class TestWeightUpdates:
         assert torch.equal(draft.lm_head.weight, before)
         assert "2 skipped" in caplog.text
 
+    def test_a_target_that_shares_names_does_not_overwrite_the_draft(
+        self, make_draft: DraftFactory, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        # A llama target of the draft's own sizes; several releases send its buckets to the draft.
+        draft = self.loaded(make_draft)
+        before = {name: value.clone() for name, value in draft.named_parameters()}
+        bucket = [
+            ("model.layers.0.self_attn.o_proj.weight", torch.ones(128, 128)),
+            ("model.layers.0.mlp.down_proj.weight", torch.ones(128, 256)),
+            ("model.norm.weight", torch.ones(128)),
+            ("lm_head.weight", torch.ones(320, 128)),
+        ]
+        draft.load_weights(bucket)
+        draft.load_weights(iter(bucket[:3]))
+        assert all(torch.equal(value, before[name]) for name, value in draft.named_parameters())
+        assert "0 tensors taken, 4 skipped" in caplog.text
+        assert "0 tensors taken, 3 skipped" in caplog.text
+
+    def test_an_iterator_is_not_looked_through_beforehand(self, make_draft: DraftFactory) -> None:
+        draft = self.loaded(make_draft)
+        held = []
+
+        def stream() -> Any:
+            for name in ("model.layers.7.norm.weight", "fc.weight", "model.norm.weight"):
+                held.append(name)
+                yield name, torch.full((128, 384), 0.5)
+                assert held == [name]  # the one before has been let go
+                held.clear()
+
+        draft.load_weights(stream())
+        assert bool((draft.model.fc.weight == 0.5).all())
+
     def test_the_update_after_a_dummy_load_is_no_first_load(self, make_draft: DraftFactory) -> None:
         # Dummy weights bypass load_weights; ModelRunner.load_model is what both go through.
         runner = SimpleNamespace(is_draft_worker=True, model=make_draft(forms.sglang_config()))
@@ -355,6 +389,43 @@ class TestMLADraft:
         tensors = {**mla_tensors(), "layers.0.self_attn.o_proj.weight": torch.ones(128, 128)}
         with pytest.raises(DraftError, match=r"o_proj.weight \[128, 128\], wanted \[128, 80\]"):
             make_draft(mla_config()).load_weights(iter(tensors.items()))
+
+
+@pytest.mark.usefixtures("plugin")
+def test_an_fc_that_would_never_run_is_refused(make_draft: DraftFactory) -> None:
+    # Where headers can't be read (pickled weights), the flag is not corrected beforehand.
+    config = {**forms.sglang_config(), "eagle_config": {"use_aux_hidden_state": False}}
+    with pytest.raises(DraftError, match=r"use_aux_hidden_state: false, but .* \[128, 384\]"):
+        make_draft(config).load_weights(iter(forms.drafter_weights().items()))
+
+
+@pytest.mark.usefixtures("plugin")
+def test_scales_of_a_kv_cache_are_no_reason_to_refuse(make_draft: DraftFactory) -> None:
+    tensors = {**forms.drafter_weights(), "midlayer.self_attn.k_proj.k_scale": torch.ones(1)}
+    make_draft(forms.sglang_config()).load_weights(iter(tensors.items()))
+
+
+@pytest.mark.usefixtures("plugin")
+def test_padding_for_cpu_tensor_parallelism_is_no_reason_to_refuse(
+    make_config: Callable[[dict[str, Any]], Any], rank: None, native_draft: Path
+) -> None:
+    from sglang.srt.configs.load_config import LoadConfig
+    from sglang.srt.configs.model_config import ModelConfig
+    from sglang.srt.configs.update_config import adjust_config_with_unaligned_cpu_tp
+    from sglang.srt.models.llama_eagle3 import LlamaForCausalLMEagle3
+    from sglang.srt.runtime_context import get_context
+
+    arguments = get_context().server_args
+    config = ModelConfig.from_server_args(
+        arguments, model_path=str(native_draft), is_draft_model=True
+    )
+    # SGLang's own padding, for three ranks; the model itself is built for the one rank here.
+    config = adjust_config_with_unaligned_cpu_tp(config, LoadConfig(), 3)
+    draft = LlamaForCausalLMEagle3(config.hf_config)
+    assert draft.model.layers[0].self_attn.qkv_proj.total_num_heads == 6
+    wanted = expected_tensors(draft)
+    assert wanted["layers.0.self_attn.q_proj.weight"].shape is None
+    assert wanted["layers.0.mlp.gate_proj.weight"].shape is None
 
 
 class TestQuantisedDraft:

@@ -147,6 +147,12 @@ class TestDraftExtendGraph:
         with pytest.raises(DraftError, match=r"width 128 can't enter .* captured for 384"):
             fc_guard.replay_draft_extend(lambda *_: None, runner, (states,), {})
 
+    def test_an_idle_rank_is_let_through(self) -> None:
+        # Data-parallel attention replays the graph on idle ranks too, with no rows of width H.
+        runner = SimpleNamespace(buffers=SimpleNamespace(hidden_states=torch.zeros(8, 384)))
+        states = SimpleNamespace(spec_info=SimpleNamespace(hidden_states=torch.zeros(0, 128)))
+        assert fc_guard.replay_draft_extend(lambda *_: "ran", runner, (states,), {}) == "ran"
+
     def test_fitting_states_are_replayed(self) -> None:
         runner = SimpleNamespace(buffers=SimpleNamespace(hidden_states=torch.zeros(8, 384)))
         states = SimpleNamespace(spec_info=SimpleNamespace(hidden_states=torch.zeros(8, 384)))

@@ -45,10 +45,12 @@ def expected_tensors(draft: Any) -> dict[str, Expected]:
     """Return the tensors that the draft model wants, by canonical name."""
     wanted: dict[str, Expected] = {}
     modules = dict(draft.named_modules())
+    # On a CPU heads and MLP are padded to the tensor-parallel size, and so are the modules' sizes.
+    padded = hasattr(draft.config, "original_num_attention_heads")
     for name, parameter in draft.named_parameters():
         path, _, leaf = name.rpartition(".")
         own_business = leaf not in WEIGHT_LEAVES and _is_quantised(modules[path])
-        for tensor, expected in _of_parameter(modules, path, leaf, parameter):
+        for tensor, expected in _of_parameter(modules, path, leaf, parameter, padded):
             optional = _may_be_missing(draft, tensor)
             if own_business and not optional:
                 optional = "its quantisation decides"
@@ -61,12 +63,12 @@ def expected_tensors(draft: Any) -> dict[str, Expected]:
 
 
 def _of_parameter(
-    modules: dict[str, Any], path: str, leaf: str, parameter: Any
+    modules: dict[str, Any], path: str, leaf: str, parameter: Any, padded: bool
 ) -> Iterator[tuple[str, Expected]]:
     module = modules[path]
     base, _, own = _canonical(path).rpartition(".")
     base = f"{base}." if base else ""
-    plain = leaf in WEIGHT_LEAVES and not _is_quantised(module)
+    plain = leaf in WEIGHT_LEAVES and not _is_quantised(module) and not padded
     if own == "qkv_proj":
         v_size = getattr(module, "v_head_size", module.head_size)
         sizes = {

@@ -42,9 +42,9 @@ class WeightLedger:
         """Yield what fits the model under the names its class knows, and note the rest."""
         for name, tensor in weights:
             canonical = canonical_name(name)
-            if NOT_WEIGHTS.search(canonical):
-                continue
             expected = self.wanted.get(canonical)
+            if expected is None and NOT_WEIGHTS.search(canonical):
+                continue
             if expected is None and self._belongs_to_quantisation(canonical):
                 yield self._name_for_class(canonical), tensor
             elif expected is None:
@@ -59,6 +59,29 @@ class WeightLedger:
             else:
                 self.seen[canonical] = name
                 yield self._name_for_class(canonical), tensor
+
+    def of_the_draft(self, bucket: Weights, names: frozenset[str]) -> Iterator[tuple[str, Any]]:
+        """Yield what of a weight update is the draft's, and note the rest.
+
+        `names` are those of the first load; without any (dummy weights), names that only a draft
+        would have are taken. A bucket with a foreign name is the target's as a whole: some of a
+        target's names (`lm_head.weight`) are a draft's too. Iterators are not looked through
+        beforehand, they may hold a whole target.
+        """
+        foreign = isinstance(bucket, (list, tuple)) and not all(
+            self._is_own(name, names) for name, _ in bucket
+        )
+        for name, tensor in bucket:
+            if foreign or not self._is_own(name, names):
+                self.unused.append(f"{name} {list(tensor.shape)}")
+            else:
+                yield name, tensor
+
+    def _is_own(self, name: str, names: frozenset[str]) -> bool:
+        canonical = canonical_name(name)
+        if NOT_WEIGHTS.search(canonical):
+            return True
+        return name in names if names else canonical in self.wanted and name[:6] != "model."
 
     def missing(self) -> list[str]:
         """Return what the model needs and the weights did not bring."""
