@@ -247,7 +247,8 @@ def telling_lines(log: str) -> list[str]:
 
 def _is_noise(line: str) -> bool:
     """Whether a line says the same of every server: its arguments, imports, tokenizer."""
-    return any(word in line for word in ("ServerArgs(", "Ignore import error", "Tokenizer for"))
+    noise = ("server_args=", "Ignore import error", "Tokenizer for")
+    return any(word in line for word in noise)
 
 
 def free_port() -> int:
