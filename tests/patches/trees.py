@@ -1,0 +1,116 @@
+"""Trees of SGLang as the patch files see them: `sglang` below `python`, pristine and patched."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+import threading
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
+from types import ModuleType
+
+from tests.cpu_sglang.environments import Environment
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+def _load_refresh() -> ModuleType:
+    loader = SourceFileLoader("patches_refresh", str(REPOSITORY / "patches/refresh"))
+    spec = importlib.util.spec_from_loader(loader.name, loader)
+    assert spec is not None
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+    loader.exec_module(module)
+    return module
+
+
+# The script that writes the patch files; what it knows of them is not told twice.
+refresh = _load_refresh()
+
+
+def pristine_package(environment: Environment) -> Path:
+    """Return the folder of the `sglang` that `environment` imports."""
+    if environment.overlays:
+        return environment.overlays[0] / "sglang"
+    (package,) = environment.python.parents[1].glob("lib/python*/site-packages/sglang")
+    return package
+
+
+def touched_paths(file: Path) -> list[str]:
+    """Return the paths that a patch file changes or adds."""
+    return re.findall(r"^diff --git a/(\S+) b/\1$", file.read_text(encoding="utf-8"), re.MULTILINE)
+
+
+def touched_files_only(environment: Environment, folder: Path) -> Path:
+    """Return a git repository below `folder` of just those pristine files that patches touch."""
+    package, tree = pristine_package(environment), folder / "tree"
+    tree.mkdir(parents=True)
+    for file in refresh.series(environment.release.version):
+        for path in touched_paths(file):
+            source = package.parent / Path(path).relative_to("python") if is_code(path) else None
+            if source is not None and source.exists():
+                (tree / path).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(source, tree / path)
+    git(tree, "init", "-q")
+    git(tree, "add", "-A")
+    git(tree, "commit", "-q", "-m", "pristine")
+    return tree
+
+
+def is_code(path: str) -> bool:
+    """Whether a path of a patch lies in the package; tests are no part of a wheel."""
+    return path.startswith("python/sglang/")
+
+
+def patched(environment: Environment, folder: Path) -> Environment:
+    """Return `environment` with the patched release, which is built below `folder`, first."""
+    python = folder / "python"
+    shutil.copytree(
+        pristine_package(environment),
+        python / "sglang",
+        copy_function=_link_or_copy,
+        ignore=shutil.ignore_patterns(".git"),
+    )
+    files = map(str, refresh.series(environment.release.version))
+    # Patched files are written anew, so that the linked original stays as it is.
+    git(folder, "init", "-q")
+    git(folder, "apply", *files)
+    return dataclasses.replace(environment, overlays=(python, *environment.overlays))
+
+
+_building = threading.Lock()
+
+
+def patched_once(environment: Environment, folder: Path) -> Environment:
+    """As `patched`, but built below `folder` only when it isn't there yet; threads may share it."""
+    whole = folder / environment.release.version
+    with _building:
+        if not whole.exists():
+            return patched(environment, whole)
+    return dataclasses.replace(environment, overlays=(whole / "python", *environment.overlays))
+
+
+def git(tree: Path, *arguments: str) -> str:
+    """Run git in `tree`, untouched by the caller's own settings, and return what it says."""
+    kept = {name: text for name, text in os.environ.items() if not name.startswith("GIT_")}
+    done = subprocess.run(
+        ["git", "-c", "user.name=Tester", "-c", "user.email=tester@example.org", *arguments],
+        cwd=tree,
+        env={**kept, "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, f"git {' '.join(arguments)}: {done.stderr}"
+    return done.stdout
+
+
+def _link_or_copy(source: str, target: str) -> None:
+    with contextlib.suppress(OSError):
+        os.link(source, target)
+        return
+    shutil.copy2(source, target)
