@@ -33,6 +33,7 @@ class _Binding:
     hook: Hook
     status: Status = Status.WAITING
     detail: str = ""
+    retired: bool = False  # by its probe; it holds its slot all the same
     owner: Any = None
     name: str = ""
     handle: Any = None
@@ -99,6 +100,7 @@ class Registry:
             return
         if hook.fixed_when is not None and hook.fixed_when(owner):
             binding.status, binding.detail = Status.NOT_NEEDED, "this release does it itself"
+            binding.retired = True
             return
         difference = signature_difference(getattr(owner, name), hook)
         if difference:
@@ -111,7 +113,7 @@ class Registry:
     def _slot_is_taken(self, binding: _Binding) -> bool:
         slot = binding.hook.slot
         return slot is not None and any(
-            other.hook.slot == slot and other.status is Status.APPLIED
+            other.hook.slot == slot and (other.status is Status.APPLIED or other.retired)
             for other in self._bindings
             if other is not binding and other.patch is binding.patch
         )

@@ -4,7 +4,8 @@ Why: a dead drafter changes no output; SGLang shows a windowed average and a gau
 Where: the scheduler's processing of decode results, after SGLang itself has turned the accepted
 lengths into a list on the host; the method moved to a class of its own at 0.5.13.
 How: that list is read, under the name the release gives it. No tensor is touched: no device sync,
-nothing inside graphs. One tensor-parallel rank records, the one whose statistics SGLang logs.
+nothing inside graphs. One tensor-parallel rank records, the one whose statistics SGLang logs. The
+v1 worker's list ends the last step of a request at the request's last token.
 When it can go: when upstream shows acceptance per step and per position.
 """
 
@@ -154,4 +155,8 @@ PATCH = Patch(
     upstream="https://github.com/sgl-project/sglang/issues/31750",
     remove_when="upstream logs acceptance per step and per position",
     risk=Risk.OBSERVABILITY,
+    patch_files=(
+        "patches/sglang/0.5.9/0007-Spec-Log-the-accept-rate-of-each-draft-position.patch",
+        "patches/sglang/0.5.23/0006-Spec-Log-the-accept-rate-of-each-draft-position.patch",
+    ),
 )

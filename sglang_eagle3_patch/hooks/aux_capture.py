@@ -40,8 +40,8 @@ from sglang_eagle3_patch.settings import Settings
 logger = logging.getLogger(__name__)
 
 NAME = "aux-capture"
-# Methods of ModelRunner by which releases since 0.5.11 set the layers before graphs are captured.
 _NAME_THEM = "name the layers it was trained on: SGLANG_EAGLE3_PATCH_OPTIONS=aux_layers=…"
+# Methods of ModelRunner by which releases since 0.5.11 set the layers before graphs are captured.
 _SETS_BEFORE_GRAPHS = ("init_aux_hidden_state_capture", "init_attention_backends")
 
 
@@ -255,4 +255,8 @@ PATCH = Patch(
     upstream="https://github.com/sgl-project/sglang/pull/25454",
     remove_when="upstream resolves ids with their source and checks their number against fc",
     risk=Risk.NUMERICS,
+    patch_files=(
+        "patches/sglang/0.5.9/0004-Spec-Check-captured-aux-hidden-states-against-the-EA.patch",
+        "patches/sglang/0.5.23/0003-Spec-Check-captured-aux-hidden-states-against-the-EA.patch",
+    ),
 )

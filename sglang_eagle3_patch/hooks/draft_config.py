@@ -159,4 +159,8 @@ PATCH = Patch(
     upstream="https://github.com/sgl-project/sglang/issues/33966",
     remove_when="a speculators config loads and a flag the class lacks is an error",
     risk=Risk.NUMERICS,
+    patch_files=(
+        "patches/sglang/0.5.9/0002-Spec-Read-speculators-EAGLE-3-configs-and-refuse-ign.patch",
+        "patches/sglang/0.5.23/0001-Spec-Read-speculators-EAGLE-3-configs-and-refuse-ign.patch",
+    ),
 )

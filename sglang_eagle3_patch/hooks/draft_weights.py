@@ -60,7 +60,10 @@ def remember_first_load(
     """Around `ModelRunner.load_model`: loaders that bypass `load_weights` (`--load-format dummy`,
     sharded state) have done the first load too, so that what comes later is an update."""
     result = wrapped(*args, **kwargs)
-    if getattr(runner, "is_draft_worker", False) and not hasattr(runner.model, _LOADED):
+    # Since 0.5.23 loading may overlap start-up: then the first load is still to come.
+    deferred = getattr(runner, "startup_weight_load", None) is not None
+    is_draft = getattr(runner, "is_draft_worker", False)
+    if is_draft and not deferred and not hasattr(runner.model, _LOADED):
         setattr(runner.model, _LOADED, frozenset())
     return result
 
@@ -150,4 +153,8 @@ PATCH = Patch(
     upstream="https://github.com/sgl-project/sglang/issues/27908",
     remove_when="the draft classes raise on missing and unused tensors themselves",
     risk=Risk.LOAD_TIME,
+    patch_files=(
+        "patches/sglang/0.5.9/0005-Spec-Account-for-every-tensor-of-an-EAGLE-3-draft-ch.patch",
+        "patches/sglang/0.5.23/0004-Spec-Account-for-every-tensor-of-an-EAGLE-3-draft-ch.patch",
+    ),
 )

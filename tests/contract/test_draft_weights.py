@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -347,6 +348,13 @@ class TestWeightUpdates:
         runner.model.load_weights(iter([("fc.weight", torch.full((128, 384), 0.5))]))
         assert bool((runner.model.model.fc.weight == 0.5).all())
 
+    def test_a_deferred_load_is_still_the_first(self, make_draft: DraftFactory) -> None:
+        draft = make_draft(forms.sglang_config())
+        runner = SimpleNamespace(is_draft_worker=True, model=draft, startup_weight_load=object())
+        draft_weights.remember_first_load(lambda: None, runner, (), {})
+        with pytest.raises(DraftError, match="missing"):
+            draft.load_weights(iter([("fc.weight", torch.ones(128, 384))]))
+
     def test_loaders_are_put_back(self, make_draft: DraftFactory) -> None:
         fresh = make_draft(forms.sglang_config())
         before = {n: getattr(p, "weight_loader", None) for n, p in fresh.named_parameters()}
@@ -405,9 +413,10 @@ def test_scales_of_a_kv_cache_are_no_reason_to_refuse(make_draft: DraftFactory) 
     make_draft(forms.sglang_config()).load_weights(iter(tensors.items()))
 
 
+@pytest.mark.parametrize(("ranks", "heads", "q_shape"), [(3, 6, None), (2, 4, (128, 256))])
 @pytest.mark.usefixtures("plugin")
 def test_padding_for_cpu_tensor_parallelism_is_no_reason_to_refuse(
-    make_config: Callable[[dict[str, Any]], Any], rank: None, native_draft: Path
+    native_draft: Path, ranks: int, heads: int, q_shape: tuple[int, int] | None
 ) -> None:
     from sglang.srt.configs.load_config import LoadConfig
     from sglang.srt.configs.model_config import ModelConfig
@@ -419,13 +428,15 @@ def test_padding_for_cpu_tensor_parallelism_is_no_reason_to_refuse(
     config = ModelConfig.from_server_args(
         arguments, model_path=str(native_draft), is_draft_model=True
     )
-    # SGLang's own padding, for three ranks; the model itself is built for the one rank here.
-    config = adjust_config_with_unaligned_cpu_tp(config, LoadConfig(), 3)
+    # SGLang's own padding, for several ranks; the model itself is built for the one rank here.
+    config.hf_config = copy.deepcopy(config.hf_config)
+    config = adjust_config_with_unaligned_cpu_tp(config, LoadConfig(), ranks)
     draft = LlamaForCausalLMEagle3(config.hf_config)
-    assert draft.model.layers[0].self_attn.qkv_proj.total_num_heads == 6
+    assert draft.model.layers[0].self_attn.qkv_proj.total_num_heads == heads
     wanted = expected_tensors(draft)
-    assert wanted["layers.0.self_attn.q_proj.weight"].shape is None
+    assert wanted["layers.0.self_attn.q_proj.weight"].shape == q_shape
     assert wanted["layers.0.mlp.gate_proj.weight"].shape is None
+    assert wanted["fc.weight"].shape == (128, 384)
 
 
 class TestQuantisedDraft:

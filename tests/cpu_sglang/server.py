@@ -144,6 +144,12 @@ class Server:
         answer = self.post("/generate", {"text": prompt, "sampling_params": sampling})
         return read_answer(answer)
 
+    def settle(self) -> None:
+        """Return once nothing more is logged: an answer leaves before its last step is told."""
+        size = -1
+        while size != (size := self.log_file.stat().st_size):
+            time.sleep(0.5)
+
     def stop(self) -> None:
         """End the server and every process it started."""
         with contextlib.suppress(ProcessLookupError):

@@ -16,6 +16,7 @@ from tests.cpu_sglang import environments, releases, server
 from tests.cpu_sglang.environments import Environment
 from tests.cpu_sglang.pair import forms
 from tests.cpu_sglang.pair.outlook import Outlook
+from tests.patches import trees
 
 PROMPTS = 4
 OUTLOOK = Outlook.shipped()
@@ -39,6 +40,7 @@ class ServerCase:
     arguments: Sequence[str] = ()
     topk: int = 1
     draft_tokens: int = 4
+    tree: bool = False  # from source that the release's patch files were applied to
     engine: bool = False  # sgl.Engine in a script instead of a server; tells its own arguments
 
 
@@ -158,10 +160,30 @@ CASES |= {
     ),
 }
 
+# The same repairs as patches of the source, without the plugin but for one.
+CASES |= {
+    f"{release} tree-{letter}": ServerCase(draft, release, algorithm, tree=True)
+    for release, letter, draft, algorithm in [
+        ("0.5.23", "c", forms.speculators, "EAGLE3"),
+        ("0.5.23", "d", forms.native, "EAGLE"),
+        ("0.5.9", "a", forms.native, "EAGLE3"),
+        ("0.5.9", "b", forms.founding, "EAGLE3"),
+        ("0.5.9", "c", forms.speculators, "EAGLE3"),
+        ("0.5.9", "d", forms.native, "EAGLE"),
+    ]
+}
+CASES |= {
+    "0.5.23 tree-no-k": ServerCase(without("midlayer.self_attn.k_proj.weight"), tree=True),
+    "0.5.23 tree-dummy": ServerCase(forms.native, tree=True, arguments=("--load-format", "dummy")),
+    "0.5.23 tree-plugin": ServerCase(forms.speculators, tree=True, variables=ON),
+}
+
 
 def serve(case: ServerCase, folder: Path) -> Outcome:
     """Start the server of `case` below `folder`, ask it, stop it."""
     environment = environments.ensure(case.release)
+    if case.tree:
+        environment = trees.patched_once(environment, folder.parent / "trees")
     draft = forms.write(folder / "draft", *case.draft()) if case.draft else None
     if case.engine:
         assert draft is not None
@@ -189,6 +211,7 @@ def serve(case: ServerCase, folder: Path) -> Outcome:
             return Outcome(None, died.log)
         served = running.generate(prompts, OUTLOOK.new_tokens)
         at_once = running.generate_at_once(prompts, OUTLOOK.new_tokens)
+        running.settle()
         return Outcome(served, running.log, at_once)
 
 

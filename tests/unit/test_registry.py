@@ -175,6 +175,17 @@ def test_a_slot_takes_the_first_that_exists(module_name: str) -> None:
     assert status_of(registry, patch) is Status.APPLIED
 
 
+def test_a_retired_hook_holds_its_slot(module_name: str) -> None:
+    registry = Registry()
+    patch = patch_of(
+        hook_on(module_name, "Model.forward", slot="run", fixed_when=lambda owner: True),
+        hook_on(module_name, "Model.gone", slot="run"),
+    )
+    registry.apply([patch], Settings())
+    importlib.import_module(module_name)
+    assert status_of(registry, patch) is Status.NOT_NEEDED
+
+
 def test_being_replaced_by_someone_else_is_seen(module_name: str) -> None:
     registry, patch = Registry(), patch_of(hook_on(module_name))
     registry.apply([patch], Settings())

@@ -45,10 +45,10 @@ def expected_tensors(draft: Any) -> dict[str, Expected]:
     """Return the tensors that the draft model wants, by canonical name."""
     wanted: dict[str, Expected] = {}
     modules = dict(draft.named_modules())
-    # On a CPU heads and MLP are padded to the tensor-parallel size, and so are the modules' sizes.
-    padded = hasattr(draft.config, "original_num_attention_heads")
+    heads_padded, mlp_padded = _padded_for_cpu(draft.config)
     for name, parameter in draft.named_parameters():
         path, _, leaf = name.rpartition(".")
+        padded = (heads_padded and ".self_attn." in name) or (mlp_padded and ".mlp." in name)
         own_business = leaf not in WEIGHT_LEAVES and _is_quantised(modules[path])
         for tensor, expected in _of_parameter(modules, path, leaf, parameter, padded):
             optional = _may_be_missing(draft, tensor)
@@ -95,6 +95,18 @@ def _of_parameter(
     else:
         full = _full_shape(module, leaf, parameter)
         yield f"{base}{own}.{leaf}", Expected(full if plain else None, "")
+
+
+def _padded_for_cpu(config: Any) -> tuple[bool, bool]:
+    """Whether heads are, and the MLP may be, padded to the tensor-parallel size.
+
+    SGLang does it on CPUs alone, and keeps only the heads' original numbers.
+    """
+    heads = getattr(config, "original_num_attention_heads", None)
+    if heads is None:
+        return False, False
+    original = (heads, getattr(config, "original_total_num_kv_heads", None))
+    return original != (config.num_attention_heads, config.num_key_value_heads), True
 
 
 def _canonical(path: str) -> str:
