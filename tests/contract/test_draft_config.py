@@ -10,7 +10,7 @@ import pytest
 
 from sglang_eagle3_patch.errors import DraftError
 from tests.contract.conftest import DraftFactory
-from tests.contract.test_draft_weights import mla_config
+from tests.contract.drafts import mla_config
 from tests.cpu_sglang.pair import forms
 
 MakeConfig = Callable[[dict[str, Any]], Any]

@@ -11,7 +11,7 @@ import torch
 from sglang_eagle3_patch.errors import DraftError
 from sglang_eagle3_patch.hooks import fc_guard
 from tests.contract.conftest import DraftFactory
-from tests.contract.test_draft_weights import mla_config
+from tests.contract.drafts import mla_config
 from tests.cpu_sglang.pair import forms
 
 CONFIGS = {"llama": forms.sglang_config, "mla": mla_config}

@@ -1,0 +1,93 @@
+"""draft-weights after the first load: updates come in partial buckets and never raise."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from sglang_eagle3_patch.errors import DraftError
+from sglang_eagle3_patch.hooks import draft_weights
+from tests.contract.conftest import DraftFactory
+from tests.cpu_sglang.pair import forms
+
+
+@pytest.mark.usefixtures("plugin")
+class TestWeightUpdates:
+    def loaded(self, make_draft: DraftFactory) -> Any:
+        draft = make_draft(forms.sglang_config())
+        draft.load_weights(iter(forms.drafter_weights().items()))
+        return draft
+
+    def test_a_partial_bucket_is_taken(self, make_draft: DraftFactory) -> None:
+        draft = self.loaded(make_draft)
+        draft.load_weights(iter([("fc.weight", torch.full((128, 384), 0.5))]))
+        assert bool((draft.model.fc.weight == 0.5).all())
+
+    def test_the_targets_bucket_is_skipped_and_told(
+        self, make_draft: DraftFactory, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        draft = self.loaded(make_draft)
+        before = draft.lm_head.weight.clone()
+        bucket = [
+            ("language_model.model.layers.3.mlp.gate.weight", torch.ones(4, 128)),
+            ("lm_head.weight", torch.ones(999, 128)),
+        ]
+        draft.load_weights(iter(bucket))
+        assert torch.equal(draft.lm_head.weight, before)
+        assert "2 skipped" in caplog.text
+
+    def test_a_target_that_shares_names_does_not_overwrite_the_draft(
+        self, make_draft: DraftFactory, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        # A llama target of the draft's own sizes; several releases send its buckets to the draft.
+        draft = self.loaded(make_draft)
+        before = {name: value.clone() for name, value in draft.named_parameters()}
+        bucket = [
+            ("model.layers.0.self_attn.o_proj.weight", torch.ones(128, 128)),
+            ("model.layers.0.mlp.down_proj.weight", torch.ones(128, 256)),
+            ("model.norm.weight", torch.ones(128)),
+            ("lm_head.weight", torch.ones(320, 128)),
+        ]
+        draft.load_weights(bucket)
+        draft.load_weights(iter(bucket[:3]))
+        assert all(torch.equal(value, before[name]) for name, value in draft.named_parameters())
+        assert "0 tensors taken, 4 skipped" in caplog.text
+        assert "0 tensors taken, 3 skipped" in caplog.text
+
+    def test_an_iterator_is_not_looked_through_beforehand(self, make_draft: DraftFactory) -> None:
+        draft = self.loaded(make_draft)
+        held = []
+
+        def stream() -> Any:
+            for name in ("model.layers.7.norm.weight", "fc.weight", "model.norm.weight"):
+                held.append(name)
+                yield name, torch.full((128, 384), 0.5)
+                assert held == [name]  # the one before has been let go
+                held.clear()
+
+        draft.load_weights(stream())
+        assert bool((draft.model.fc.weight == 0.5).all())
+
+    def test_the_update_after_a_dummy_load_is_no_first_load(self, make_draft: DraftFactory) -> None:
+        # Dummy weights bypass load_weights; ModelRunner.load_model is what both go through.
+        runner = SimpleNamespace(is_draft_worker=True, model=make_draft(forms.sglang_config()))
+        draft_weights.remember_first_load(lambda: None, runner, (), {})
+        runner.model.load_weights(iter([("fc.weight", torch.full((128, 384), 0.5))]))
+        assert bool((runner.model.model.fc.weight == 0.5).all())
+
+    def test_a_deferred_load_is_still_the_first(self, make_draft: DraftFactory) -> None:
+        draft = make_draft(forms.sglang_config())
+        runner = SimpleNamespace(is_draft_worker=True, model=draft, startup_weight_load=object())
+        draft_weights.remember_first_load(lambda: None, runner, (), {})
+        with pytest.raises(DraftError, match="missing"):
+            draft.load_weights(iter([("fc.weight", torch.ones(128, 384))]))
+
+    def test_loaders_are_put_back(self, make_draft: DraftFactory) -> None:
+        fresh = make_draft(forms.sglang_config())
+        before = {n: getattr(p, "weight_loader", None) for n, p in fresh.named_parameters()}
+        fresh.load_weights(iter(forms.drafter_weights().items()))
+        after = {n: getattr(p, "weight_loader", None) for n, p in fresh.named_parameters()}
+        assert before == after
