@@ -66,12 +66,10 @@ class Selection:
     def parse(cls, text: str) -> Selection:
         """Parse `1`, `a,b` or `-a,-b`; raises `SettingsError` when the two forms are mixed."""
         words = [word.strip() for word in text.split(",") if word.strip()]
-        if not words or [word.lower() for word in words] in [[word] for word in _TRUE]:
+        if len(words) == 1 and words[0].lower() in _TRUE:
             return cls()
         excluded = frozenset(word[1:] for word in words if word.startswith("-"))
-        named = frozenset(word for word in words if not word.startswith("-"))
-        if named & frozenset(_TRUE):
-            named -= frozenset(_TRUE)
+        named = frozenset(word for word in words if not word.startswith("-")) - frozenset(_TRUE)
         if named and excluded:
             raise SettingsError(
                 f"{PREFIX}={text!r} mixes patches to turn on with patches to leave out. "

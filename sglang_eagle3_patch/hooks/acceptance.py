@@ -60,25 +60,24 @@ def around_decode_result(
 ) -> Any:
     """Around `process_batch_result_decode(batch, result)`, of whichever class has it."""
     given = dict(zip(("batch", "result"), args, strict=False)) | kwargs
-    running = _safely(_running_requests, given["batch"])
+    running = _safely(_running_requests, scheduler, given["batch"])
     outcome = wrapped(*args, **kwargs)
     if running:
         _safely(_note, scheduler, given["result"], running)
     return outcome
 
 
-def _running_requests(batch: Any) -> list[bool]:
+def _running_requests(scheduler: Any, batch: Any) -> list[bool]:
     """Which requests of the batch are still running before the step is processed; [] when the
-    batch is not EAGLE-3's. Under overlap a step is also computed for those just finished."""
-    if not batch.spec_algorithm.is_eagle3():
+    batch is not EAGLE-3's or another rank records. Under overlap a step is also computed for
+    those just finished."""
+    if not batch.spec_algorithm.is_eagle3() or not _logs_statistics(scheduler):
         return []
     return [not (request.is_retracted or request.finished()) for request in batch.reqs]
 
 
 def _note(scheduler: Any, result: Any, running: list[bool]) -> None:
     global _log
-    if not _logs_statistics(scheduler):
-        return
     if _log is None:
         _log = AcceptanceLog()
     counts = next(

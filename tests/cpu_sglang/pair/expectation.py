@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import json
 import math
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import DeepseekV3Config, DeepseekV3ForCausalLM, PreTrainedTokenizerFast
 
@@ -59,11 +60,16 @@ def encode(text: str) -> list[int]:
     return ids
 
 
-def new_text_model(config_file: Path) -> nn.Module:
-    """Return an untrained float32 text model of the Kimi-K2.5 config at `config_file`."""
+def read_text_config(config_file: Path) -> DeepseekV3Config:
+    """Return the config of the text model in the Kimi-K2.5 config at `config_file`."""
     text_config = json.loads(config_file.read_text())["text_config"]
     text_config.pop("torch_dtype", None)
-    config = DeepseekV3Config(**text_config)
+    return DeepseekV3Config(**text_config)
+
+
+def new_text_model(config_file: Path) -> nn.Module:
+    """Return an untrained float32 text model of the Kimi-K2.5 config at `config_file`."""
+    config = read_text_config(config_file)
     config._attn_implementation = "sdpa"
     model: nn.Module = DeepseekV3ForCausalLM(config).float()
     return model
@@ -71,11 +77,6 @@ def new_text_model(config_file: Path) -> nn.Module:
 
 def load_text_model(target: Path) -> nn.Module:
     """Return transformers' own model with the weights of the checkpoint folder `target`."""
-    import tempfile
-
-    from safetensors.torch import save_file
-
-    model = new_text_model(target / "config.json")
     prefix = "language_model."
     tensors = {
         name.removeprefix(prefix): value.float()
@@ -84,7 +85,7 @@ def load_text_model(target: Path) -> nn.Module:
     # from_pretrained turns the checkpoint's expert names into the fused ones of transformers 5
     with tempfile.TemporaryDirectory() as folder:
         save_file(tensors, Path(folder) / "model.safetensors", metadata={"format": "pt"})
-        model.config.save_pretrained(folder)
+        read_text_config(target / "config.json").save_pretrained(folder)
         loaded, report = DeepseekV3ForCausalLM.from_pretrained(
             folder, dtype=torch.float32, attn_implementation="sdpa", output_loading_info=True
         )
