@@ -58,7 +58,11 @@ class Hook:
 
 @dataclass(frozen=True, kw_only=True)
 class Patch:
-    """One runtime patch: why, where, and when it can go."""
+    """One runtime patch: why, where, and when it can go.
+
+    `after` names patches that go in before this one where they are selected: of two on one
+    function, the later one sees what the earlier one made of it.
+    """
 
     name: str
     title: str
@@ -70,6 +74,7 @@ class Patch:
     remove_when: str
     risk: Risk
     patch_files: tuple[str, ...] = ()
+    after: tuple[str, ...] = ()
     default: bool = True
 
 

@@ -8,6 +8,7 @@ ending the process is the point.
 from __future__ import annotations
 
 import functools
+import graphlib
 import inspect
 import logging
 import sys
@@ -23,6 +24,17 @@ from sglang_eagle3_patch.engine.patch import Hook, HookReport, Patch, PatchRepor
 from sglang_eagle3_patch.settings import PREFIX, Settings, SettingsError
 
 logger = logging.getLogger(__name__)
+
+
+def in_order(patches: Iterable[Patch]) -> tuple[Patch, ...]:
+    """Return the patches by name, each behind those it names in `after`.
+
+    A name that no patch has is passed over: the patch was removed. Raises `graphlib.CycleError`
+    when patches want to be behind one another.
+    """
+    by_name = {patch.name: patch for patch in sorted(patches, key=lambda patch: patch.name)}
+    before = {name: [n for n in patch.after if n in by_name] for name, patch in by_name.items()}
+    return tuple(by_name[name] for name in graphlib.TopologicalSorter(before).static_order())
 
 
 @dataclass(eq=False)  # two bindings of one hook, before and after a removal, are not the same

@@ -1,33 +1,27 @@
-"""What changes in SGLang: one file per runtime patch, put together here.
+"""What changes in SGLang: one file per runtime patch, found here by looking.
 
-Importing this package imports no SGLang and no torch; the hooks reach for them when they run.
+A file of this folder that declares `PATCH` is a patch; deleting the file removes it. Importing
+this package imports no SGLang and no torch; the hooks reach for them when they run.
 """
 
 from __future__ import annotations
 
-from sglang_eagle3_patch.engine.registry import Registry
-from sglang_eagle3_patch.hooks import (
-    acceptance,
-    aux_capture,
-    draft_config,
-    draft_weights,
-    eagle3_mode,
-    fc_guard,
-    kimi_capture,
-    wrapper_capture,
-)
+import importlib
+import pkgutil
 
-# In the order in which they go in: of two on one function, the later one sees what the earlier
-# one made of it.
-PATCHES = (
-    draft_config.PATCH,
-    eagle3_mode.PATCH,
-    kimi_capture.PATCH,
-    wrapper_capture.PATCH,
-    aux_capture.PATCH,
-    draft_weights.PATCH,
-    fc_guard.PATCH,
-    acceptance.PATCH,
-)
+from sglang_eagle3_patch.engine.patch import Patch
+from sglang_eagle3_patch.engine.registry import Registry, in_order
+
+
+def _declared() -> list[Patch]:
+    modules = (
+        importlib.import_module(f"{__name__}.{module.name}")
+        for module in pkgutil.iter_modules(__path__)
+        if not module.ispkg
+    )
+    return [module.PATCH for module in modules if hasattr(module, "PATCH")]
+
+
+PATCHES = in_order(_declared())
 
 registry = Registry()

@@ -255,6 +255,7 @@ PATCH = Patch(
     upstream="https://github.com/sgl-project/sglang/pull/25454",
     remove_when="upstream resolves ids with their source and checks their number against fc",
     risk=Risk.NUMERICS,
+    after=("draft-config", "kimi-capture", "wrapper-capture"),
     patch_files=(
         "patches/sglang/0.5.9/0004-Spec-Check-captured-aux-hidden-states-against-the-EA.patch",
         "patches/sglang/0.5.23/0003-Spec-Check-captured-aux-hidden-states-against-the-EA.patch",
