@@ -8,6 +8,9 @@ usage() {
     cat <<'USAGE'
 usage: launch.sh demo [--sglang V] [--json FILE]  damaged drafts on a CPU: stock SGLang, then patched
        launch.sh test [PYTEST ARGUMENTS]          lint, types, import rules, tests
+       launch.sh test --matrix                    every release and worker on real servers: an hour;
+                                                  the results and the README's table are written
+       launch.sh bench startup [ARGUMENTS]        what the package costs at process start
        launch.sh run [--sglang V] -- CMD ...      run CMD where `python` has SGLang V on a CPU
        launch.sh ARGUMENTS                        launch a server, patched, in your own Python
 
@@ -101,11 +104,30 @@ demo)
     ;;
 test)
     shift
+    if [[ ${1-} == --matrix ]]; then
+        shift
+        environments run -- "$BASH" "$here/launch.sh" --matrix-inside-environment "$@"
+    fi
     environments run -- "$BASH" "$here/launch.sh" --inside-environment "$@"
     ;;
 --inside-environment)
     shift
     run_checks "$@"
+    ;;
+--matrix-inside-environment)
+    shift
+    cd -- "$here"
+    export EAGLE3_MATRIX=1
+    pytest tests/server/test_matrix.py tests/contract/releases "$@"
+    python -m tests.readme
+    ;;
+bench)
+    shift
+    (($#)) || fail "bench needs a name: startup"
+    name=$1
+    shift
+    cd -- "$here"
+    environments run -- python -m "bench.$name" "$@"
     ;;
 run)
     shift

@@ -10,6 +10,7 @@ from dataclasses import asdict
 from typing import Any
 
 from sglang_eagle3_patch import __version__
+from sglang_eagle3_patch.commands import status
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -22,8 +23,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     patches = commands.add_parser("patches", help="list the runtime patches and why they exist")
     patches.add_argument("--json", action="store_true", help="print JSON")
+    patches.set_defaults(run=lambda arguments: list_patches(as_json=arguments.json))
+    status.add_parser(commands)
     arguments = parser.parse_args(argv)
-    return list_patches(as_json=arguments.json)
+    return int(arguments.run(arguments))
 
 
 def list_patches(*, as_json: bool) -> int:

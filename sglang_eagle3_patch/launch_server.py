@@ -1,17 +1,23 @@
 """`python -m sglang_eagle3_patch.launch_server …`: SGLang's launcher with every patch on.
 
-Takes every flag of `python -m sglang.launch_server`. Strict: a patch that can't be applied stops
-the start. Acceptance is logged per verify step. What the environment already says is kept.
+Takes every flag of `python -m sglang.launch_server` and a few of its own. Strict: a patch that
+can't be applied stops the start. Acceptance is logged per verify step. What the environment
+already says is kept.
 """
 
 from __future__ import annotations
 
+import argparse
+import atexit
 import os
 import runpy
+import shutil
 import sys
+import tempfile
+from collections.abc import Sequence
 
 from sglang_eagle3_patch import _startup
-from sglang_eagle3_patch.settings import PREFIX
+from sglang_eagle3_patch.settings import PREFIX, SettingsError, with_option
 
 DEFAULTS = {
     PREFIX: "1",
@@ -19,19 +25,68 @@ DEFAULTS = {
     f"{PREFIX}_ACCEPT_LOG": "step",
 }
 
-# SGLang spawns its processes, which import this module again as `__mp_main__`: they are patched
-# even where no start line is run (packages on PYTHONPATH, `python -S`).
-if __name__ in ("__main__", "__mp_main__"):
-    for variable, value in DEFAULTS.items():
-        os.environ.setdefault(variable, value)
-    _startup.run()
-
 
 def main() -> None:
     """Run SGLang's own launcher in this process, as if it had been started itself."""
     # Not altering sys.modules keeps this module `__main__`, which spawned children import.
     runpy.run_module("sglang.launch_server", run_name="__main__", alter_sys=False)
 
+
+def own_parser() -> argparse.ArgumentParser:
+    """Return the parser of the flags that are ours; SGLang's are left for SGLang's own."""
+    parser = argparse.ArgumentParser(
+        prog="sglang_eagle3_patch.launch_server",
+        description="SGLang's launcher with every patch on. Flags of its own, then SGLang's:",
+        add_help=False,
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "--eagle3-aux-layers",
+        metavar="2:30:58",
+        help="the target layers whose inputs the draft was trained on, whatever its config says",
+    )
+    return parser
+
+
+def take_own_flags(arguments: Sequence[str]) -> list[str]:
+    """Act on our flags and return the other arguments, in their order.
+
+    Ours become variables, so that every process of the server sees them. Raises `SettingsError`
+    for a value that a flag can't hold.
+    """
+    parser = own_parser()
+    if {"-h", "--help"} & set(arguments):
+        parser.print_help()
+        print()
+    own, others = parser.parse_known_args(arguments)
+    if own.eagle3_aux_layers is not None:
+        options = f"{PREFIX}_OPTIONS"
+        os.environ[options] = with_option(
+            os.environ.get(options, ""), "aux_layers", own.eagle3_aux_layers
+        )
+    return others
+
+
+def prepare_main_process() -> None:
+    """Read our flags and give the server's processes a place to report to."""
+    try:
+        sys.argv[1:] = take_own_flags(sys.argv[1:])
+    except SettingsError as error:
+        sys.exit(f"sglang-eagle3-patch: {error}")
+    if f"{PREFIX}_STATUS_DIR" not in os.environ:
+        folder = tempfile.mkdtemp(prefix="sglang-eagle3-patch-")
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        os.environ[f"{PREFIX}_STATUS_DIR"] = folder
+
+
+# SGLang spawns its processes, which import this module again as `__mp_main__`: they are patched
+# even where no start line is run (packages on PYTHONPATH, `python -S`).
+if __name__ in ("__main__", "__mp_main__"):
+    for variable, value in DEFAULTS.items():
+        os.environ.setdefault(variable, value)
+    if __name__ == "__main__":
+        prepare_main_process()
+    _startup.run()
 
 if __name__ == "__main__":
     sys.argv[0] = "sglang_eagle3_patch.launch_server"

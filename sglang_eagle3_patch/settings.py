@@ -38,6 +38,11 @@ VARIABLES = (
         meaning="`1`: a patch that can't be applied stops the process instead of warning",
     ),
     Variable(
+        name=f"{PREFIX}_STATUS_DIR",
+        default="unset (a temporary folder under our launcher)",
+        meaning="folder in which each process writes what became of its patches, as JSON",
+    ),
+    Variable(
         name=f"{PREFIX}_ACCEPT_LOG",
         default="interval (step under our launcher)",
         meaning="`step`: a line per verify step; `interval`: one per decode log interval; `off`",
@@ -84,6 +89,7 @@ class Settings:
 
     selection: Selection = field(default_factory=Selection)
     strict: bool = False
+    status_dir: str | None = None
     accept_log: str = "interval"
     aux_layers: tuple[int, ...] | None = None
 
@@ -103,9 +109,21 @@ class Settings:
         return cls(
             selection=Selection.parse(env.get(PREFIX, "")),
             strict=_parse_flag(env, f"{PREFIX}_STRICT"),
+            status_dir=env.get(f"{PREFIX}_STATUS_DIR", "").strip() or None,
             accept_log=accept_log,
             aux_layers=_parse_options(env.get(f"{PREFIX}_OPTIONS", "")).get("aux_layers"),
         )
+
+
+def with_option(text: str, key: str, value: str) -> str:
+    """Return the options `text` with `key` set to `value`, in place of what it said of the key.
+
+    Raises `SettingsError` when the key can't hold the value.
+    """
+    others = [part for part in text.split(",") if part and part.partition("=")[0].strip() != key]
+    options = ",".join([*others, f"{key}={value}"])
+    _parse_options(options)
+    return options
 
 
 def _parse_flag(env: Mapping[str, str], name: str) -> bool:

@@ -37,8 +37,9 @@ class Hook:
     """One touch point: a class attribute of a module, and what is wrapped around it.
 
     `parameters` are the names relied on, checked against the real signature before anything is
-    touched. `optional` marks a touch point that only some releases have; of the hooks sharing a
-    `slot`, the first one that exists is used. `fixed_when` gets the owner (the class) and says
+    touched. `optional` marks a touch point that only some releases have, `absent_module_ok` one
+    whose whole module only some have; of the hooks sharing a `slot`, the first one that exists is
+    used. `fixed_when` gets the owner (the class) and says
     True when the release in hand no longer needs the hook.
     """
 
@@ -47,6 +48,7 @@ class Hook:
     wrapper: Wrapper
     parameters: tuple[str, ...] = ()
     optional: bool = False
+    absent_module_ok: bool = False
     slot: str | None = None
     fixed_when: Probe | None = None
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import graphlib
+import importlib
 import inspect
 import logging
 import sys
@@ -46,6 +47,8 @@ class _Binding:
     status: Status = Status.WAITING
     detail: str = ""
     retired: bool = False  # by its probe; it holds its slot all the same
+    lacking: bool = False  # its module, in this release
+    told: bool = False  # its trouble
     owner: Any = None
     name: str = ""
     handle: Any = None
@@ -75,6 +78,34 @@ class Registry:
                 self._bindings.append(binding)
                 # Modules that this release lacks just stay waiting.
                 wrapt.register_post_import_hook(functools.partial(self._bind, binding), hook.module)
+
+    def verify(self) -> None:
+        """Import every module that is touched, so that each hook is in, retired or in trouble.
+
+        What would otherwise be noticed when a scheduler imports it is noticed here. A module that
+        this release lacks is trouble, unless only some releases have it or another hook fills the
+        slot. One that can't be imported here is left waiting: it may never be needed.
+        """
+        waiting = [binding for binding in self._bindings if binding.status is Status.WAITING]
+        for binding in waiting:
+            try:
+                importlib.import_module(binding.hook.module)
+            except Exception as error:  # noqa: BLE001 - whatever a module does when imported
+                binding.detail = f"{binding.hook.module} can't be imported: {error!r}"
+                binding.lacking = isinstance(error, ModuleNotFoundError) and _is_part_of(
+                    error.name, binding.hook.module
+                )
+        for binding in waiting:
+            if binding.lacking:
+                known = binding.hook.absent_module_ok or self._slot_is_taken(binding)
+                binding.status = Status.NOT_NEEDED if known else Status.UNSUPPORTED
+                binding.detail = f"there is no module {binding.hook.module}"
+                if not known:
+                    self._complain(binding)
+
+    def verify_after(self, module: str) -> None:
+        """Have `verify` run as soon as `module` has been imported."""
+        wrapt.register_post_import_hook(lambda _module: self.verify(), module)
 
     def remove(self) -> None:
         """Take every hook out, the last one put in first."""
@@ -131,6 +162,9 @@ class Registry:
         )
 
     def _complain(self, binding: _Binding) -> None:
+        if binding.told:
+            return
+        binding.told = True
         assert self.settings is not None
         name = binding.patch.name
         text = f"sglang-eagle3-patch: {name}: {binding.status.value}: {binding.detail}"
@@ -148,6 +182,11 @@ class Registry:
         status = _summary({report.status for report in hooks})
         telling = [h.detail for h in hooks if h.detail and h.status is status]
         return PatchReport(name=patch.name, status=status, detail="; ".join(telling), hooks=hooks)
+
+
+def _is_part_of(name: str | None, module: str) -> bool:
+    """Whether what was not found is the module itself or a package it would be in."""
+    return name is not None and f"{module}.".startswith(f"{name}.")
 
 
 def _report_hook(binding: _Binding) -> HookReport:

@@ -138,6 +138,7 @@ PATCH = Patch(
             attribute="SchedulerBatchResultProcessor.process_batch_result_decode",
             parameters=("batch", "result"),
             wrapper=around_decode_result,
+            slot="decode results",
             fixed_when=tells_positions,
         ),
         Hook(
@@ -145,6 +146,7 @@ PATCH = Patch(
             attribute="SchedulerOutputProcessorMixin.process_batch_result_decode",
             parameters=("batch", "result"),
             wrapper=around_decode_result,
+            slot="decode results",
             fixed_when=tells_positions,
         ),
     ),

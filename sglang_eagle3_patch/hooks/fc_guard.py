@@ -154,6 +154,7 @@ PATCH = Patch(
         Hook(
             module="sglang.srt.models.kimi_k25_eagle3",
             attribute="Eagle3MLAModel.forward",
+            absent_module_ok=True,
             parameters=("input_ids", "positions", "forward_batch"),
             wrapper=forward,
             fixed_when=decides_by_mode,
@@ -167,6 +168,7 @@ PATCH = Patch(
         Hook(
             module="sglang.srt.speculative.eagle_worker",
             attribute="EAGLEWorker.__init__",
+            absent_module_ok=True,
             wrapper=after_worker_init,
             fixed_when=refuses_algorithm,
         ),

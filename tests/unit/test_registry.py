@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import graphlib
 import importlib
 import itertools
 import logging
 import sys
 import textwrap
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ import pytest
 import wrapt
 
 from sglang_eagle3_patch.engine.patch import Hook, Patch, Risk, Status
-from sglang_eagle3_patch.engine.registry import Registry
+from sglang_eagle3_patch.engine.registry import Registry, in_order
 from sglang_eagle3_patch.settings import Selection, Settings, SettingsError
 
 SOURCE = """
@@ -202,6 +204,67 @@ def test_being_wrapped_over_by_wrapt_is_no_displacement(module_name: str) -> Non
     assert status_of(registry, patch) is Status.APPLIED
     registry.remove()
     assert model().forward(5) == 10
+
+
+def test_patches_go_in_behind_those_they_name() -> None:
+    first, second, third = (patch_of(name=name) for name in "abc")
+    behind_third = replace(first, after=("c", "removed"))
+    names = [patch.name for patch in in_order([behind_third, second, third])]
+    assert sorted(names) == ["a", "b", "c"]
+    assert names.index("a") > names.index("c")
+    with pytest.raises(graphlib.CycleError):
+        in_order([behind_third, replace(third, after=("a",))])
+
+
+class TestVerify:
+    def test_imports_what_is_touched(self, module_name: str) -> None:
+        registry, patch = Registry(), patch_of(hook_on(module_name))
+        registry.apply([patch], Settings())
+        assert status_of(registry, patch) is Status.WAITING
+        registry.verify()
+        assert status_of(registry, patch) is Status.APPLIED
+
+    def test_an_absent_module_is_trouble(self, caplog: pytest.LogCaptureFixture) -> None:
+        registry, patch = Registry(), patch_of(hook_on("json.gone"))
+        registry.apply([patch], Settings())
+        registry.verify()
+        assert status_of(registry, patch) is Status.UNSUPPORTED
+        assert caplog.text.count("there is no module json.gone") == 1
+
+    def test_unless_another_hook_fills_its_slot(
+        self, module_name: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        registry = Registry()
+        patch = patch_of(hook_on("json.gone", slot="run"), hook_on(module_name, slot="run"))
+        registry.apply([patch], Settings())
+        registry.verify()
+        words = [hook.status for hook in registry.report([patch])[0].hooks]
+        assert words == [Status.NOT_NEEDED, Status.APPLIED]
+        assert caplog.text == ""
+
+    def test_unless_only_some_releases_have_it(self) -> None:
+        registry = Registry()
+        patch = patch_of(hook_on("json.gone", absent_module_ok=True))
+        registry.apply([patch], Settings(strict=True))
+        registry.verify()
+        assert status_of(registry, patch) is Status.NOT_NEEDED
+
+    def test_a_module_that_breaks_is_left_waiting(self, tmp_path: Path, monkeypatch: Any) -> None:
+        (tmp_path / "breaks_when_imported.py").write_text("import no_such_dependency")
+        monkeypatch.syspath_prepend(tmp_path)
+        registry, patch = Registry(), patch_of(hook_on("breaks_when_imported"))
+        registry.apply([patch], Settings(strict=True))
+        registry.verify()
+        report = registry.report([patch])[0]
+        assert report.status is Status.WAITING
+        assert "no_such_dependency" in report.hooks[0].detail
+
+    def test_strictness_ends_the_process(self, capsys: pytest.CaptureFixture[str]) -> None:
+        registry = Registry()
+        registry.apply([patch_of(hook_on("json.gone"))], Settings(strict=True))
+        with pytest.raises(SystemExit):
+            registry.verify()
+        assert "there is no module json.gone. Fix: leave it out" in capsys.readouterr().err
 
 
 def test_unknown_names_list_the_known() -> None:

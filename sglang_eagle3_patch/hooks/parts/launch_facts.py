@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 
 @dataclass
@@ -11,6 +12,10 @@ class LaunchFacts:
 
     algorithm: str | None = None
     captured_layers: tuple[int, ...] | None = None
+
+    def as_data(self) -> dict[str, Any]:
+        """Return what is known, as JSON holds it."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
 
 
 facts = LaunchFacts()

@@ -1,0 +1,1 @@
+"""What `sglang-eagle3` can do, one file per command."""
