@@ -40,6 +40,28 @@ NOT_WEIGHTS = re.compile(
 )
 
 
+# Every canonical name that some EAGLE-3 draft's layout has. Layers beyond the first norm their
+# input with `input_layernorm` (speculators, ModelOpt) or `hidden_norm` (SGLang, TensorRT-LLM).
+KNOWN = re.compile(
+    r"""(?x)^(
+        (embed_tokens|lm_head|norm|input_norm|fc|fc_norm\.\d+)\.weight | fc\.bias | d2t
+        | layers\.\d+\.(
+            (input_layernorm|hidden_norm|post_attention_layernorm)\.weight
+            | self_attn\.(q|k|v|o|q_a|q_b|kv_b)_proj\.(weight|bias)
+            | self_attn\.kv_a_proj_with_mqa\.(weight|bias)
+            | self_attn\.(q|k|q_a_layer|kv_a_layer)_?norm\.weight
+            | mlp\.(gate|up|down)_proj\.(weight|bias)
+        )
+        | .+\.(weight_scale(_2|_inv)?|input_scale)
+    )$"""
+)
+
+
+def is_known(name: str) -> bool:
+    """Whether a canonical name is in some layout, or is no weight at all."""
+    return bool(KNOWN.match(name) or NOT_WEIGHTS.search(name))
+
+
 def canonical_name(name: str) -> str:
     """Return the canonical name of a draft tensor; an unknown name comes back as it is."""
     for rename in RENAMES:

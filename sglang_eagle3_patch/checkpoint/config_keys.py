@@ -1,0 +1,69 @@
+"""Keys of draft configs that somebody knows; any other may change what the draft computes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+# Bookkeeping: whatever they hold, the draft computes the same.
+_HARMLESS = """
+_attn_implementation _attn_implementation_autoset _commit_hash _name_or_path attention_dropout
+attn_implementation auto_map base_model_ep_plan base_model_pp_plan base_model_tp_plan
+bos_token_id chunk_size_feed_forward dtype embd_pdrop eos_token_id
+experts_implementation has_no_defaults_at_init id2label initializer_range
+keys_to_ignore_at_inference label2id license max_position_embeddings modelopt_state name
+output_attentions
+output_hidden_states pad_token_id pretraining_tp problem_type resid_pdrop return_dict
+speculators_config tie_encoder_decoder torch_dtype transformers_version use_bfloat16 use_cache
+use_return_dict
+"""
+# Of the decoder layer: llama and its kin, qwen3's, deepseek_v3's (kimi_k2's).
+_LAYER = """
+attention_bias bias head_dim hidden_act hidden_size intermediate_size intermediate_size_mlp
+layer_types max_window_layers mlp_bias model_type num_attention_heads num_hidden_layers
+num_key_value_heads partial_rotary_factor rms_norm_eps rope_interleave rope_parameters
+rope_scaling rope_theta sliding_window tie_word_embeddings use_sliding_window vocab_size
+aux_loss_alpha ep_size first_k_dense_replace kv_lora_rank moe_intermediate_size moe_layer_freq
+n_group n_routed_experts n_shared_experts norm_topk_prob num_experts_per_tok
+num_nextn_predict_layers q_lora_rank qk_head_dim qk_nope_head_dim
+qk_rope_head_dim routed_scaling_factor scoring_func seq_aux topk_group topk_method v_head_dim
+"""
+# Of the draft as a whole, by whoever writes them.
+_DRAFT = """
+architectures draft_vocab_size eagle_aux_hidden_state_layer_ids eagle_config embed_requires_grad
+fc_norm modal_type norm_before_fc norm_before_residual norm_output num_aux_hidden_states
+parallel_drafting quantization_config speculators_model_type speculators_version
+target_hidden_size target_model_type transformer_layer_config use_aux_norm
+"""
+_EAGLE_CONFIG = """
+eagle_aux_hidden_state_layer_ids eh_proj_before_attn layer_ids next_layer_regular norm_before_fc
+norm_output parallel_draft_step return_hidden_post_norm use_aux_hidden_state
+use_input_layernorm_in_first_layer use_last_layernorm use_mtp_layernorm
+"""
+_ROPE = """
+apply_yarn_scaling attention_factor attn_factor beta_fast beta_slow extrapolation_factor factor
+high_freq_factor long_factor low_freq_factor mrope_interleaved mrope_section mscale
+mscale_all_dim original_max_position_embeddings partial_rotary_factor rope_theta rope_type
+short_factor truncate type
+"""
+
+_TOP = frozenset((_HARMLESS + _LAYER + _DRAFT).split())
+_NESTED = {
+    "transformer_layer_config": frozenset((_HARMLESS + _LAYER).split()),
+    "eagle_config": frozenset(_EAGLE_CONFIG.split()),
+    "rope_parameters": frozenset(_ROPE.split()),
+    "rope_scaling": frozenset(_ROPE.split()),
+}
+
+
+def unknown_keys(config: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the keys nobody knows, as dotted paths, sorted; one that holds null says nothing."""
+    return tuple(sorted(_unknown(config, _TOP, "")))
+
+
+def _unknown(config: Mapping[str, Any], known: Iterable[str], path: str) -> Iterator[str]:
+    for key, value in config.items():
+        if key not in known and value is not None:
+            yield path + key
+        elif key in _NESTED and isinstance(value, Mapping):
+            yield from _unknown(value, _NESTED[key], f"{path}{key}.")

@@ -1,0 +1,234 @@
+"""Who wrote a draft, told by its config and by the names in its files.
+
+The same names and the same keys mean different things from different trainers: which layers the
+aux ids name, what `norm_output` norms, whether the rope of the config is the trained one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from packaging.specifiers import SpecifierSet
+from packaging.version import InvalidVersion, Version
+
+
+@dataclass(frozen=True)
+class Signs:
+    """What tells a producer; all that is given must hold.
+
+    `architectures`: the config names one of them. `keys`: it has one of them, dotted if nested.
+    `versions`: its `speculators_version` is among them. `names`: of each pattern, some tensor's
+    name as written begins with it. `not_named`: no name does.
+    """
+
+    architectures: tuple[str, ...] = ()
+    keys: tuple[str, ...] = ()
+    versions: str = ""
+    names: tuple[str, ...] = ()
+    not_named: str = ""
+
+    def hold(self, config: Mapping[str, Any], names: Collection[str]) -> bool:
+        """Whether the config and the names as written show these signs."""
+        stated = config.get("architectures") or []
+        return (
+            (not self.architectures or any(name in self.architectures for name in stated))
+            and (not self.keys or any(_has_key(config, key) for key in self.keys))
+            and (not self.versions or _is_version(config, self.versions))
+            and all(_named(names, pattern) for pattern in self.names)
+            and not (self.not_named and _named(names, self.not_named))
+        )
+
+
+@dataclass(frozen=True)
+class Producer:
+    """One way in which drafts get written, recognised by any of its `signs`.
+
+    `aux_ids`: an id names the `inputs` of its layer, or its `outputs` (the input of id + 1).
+    `norm_output`: what the config's key of that name switches: what recurs to the next step
+    (`recurrence`), or the norm before the head (`head`).
+    `norm_before_residual`: what the trainer does when the config doesn't say; None if either.
+    `double_input_norm`: layer 0 norms the hidden state twice, whatever the config says.
+    """
+
+    name: str
+    signs: tuple[Signs, ...]
+    aux_ids: Literal["inputs", "outputs", "unknown"]
+    norm_output: Literal["recurrence", "head", "unknown"] = "recurrence"
+    norm_before_residual: bool | None = False
+    double_input_norm: bool = False
+    quirks: tuple[str, ...] = ()
+
+
+def _has_key(config: Mapping[str, Any], dotted: str) -> bool:
+    *outer, key = dotted.split(".")
+    place: Any = config
+    for name in outer:
+        place = place.get(name) if isinstance(place, Mapping) else None
+    return isinstance(place, Mapping) and key in place
+
+
+def _is_version(config: Mapping[str, Any], versions: str) -> bool:
+    try:
+        version = Version(str(config.get("speculators_version")))
+    except InvalidVersion:
+        return False
+    return SpecifierSet(versions).contains(version, prereleases=True)
+
+
+def _named(names: Collection[str], pattern: str) -> bool:
+    return any(re.match(pattern, name) for name in names)
+
+
+_MODELOPT_KEYS = tuple(
+    f"eagle_config.{key}"
+    for key in (
+        "use_last_layernorm",
+        "use_input_layernorm_in_first_layer",
+        "use_mtp_layernorm",
+        "next_layer_regular",
+        "parallel_draft_step",
+    )
+)
+_MIDLAYER = r"midlayer\."
+_TRAINER = ("Eagle3DraftModel",)
+_CONVERTER = ("Eagle3Speculator",)
+_SPECULATORS = ("speculators_model_type",)
+_HEAD_NORM = "norm_output switches the norm before the head; what recurs is never normed"
+_ROPE_IGNORED = "its trainer ignored rope_theta: trained with 10000 whatever the config says"
+_SCALED_ROPE_IGNORED = (
+    "its trainer ignored rope_theta for yarn, linear and dynamic rope: trained with 10000"
+)
+
+# The first row that shows its signs is the producer.
+PRODUCERS = (
+    Producer(
+        "speculators trainer before 0.5",
+        (Signs(_TRAINER, _SPECULATORS, versions="<0.5"),),
+        "outputs",
+        norm_before_residual=None,
+        quirks=(
+            "null ids mean outputs of [2, N // 2, N - 3], one layer above everybody's default",
+            "rope is not copied from the target: trained and saved with 10000 unless given",
+        ),
+    ),
+    Producer(
+        "speculators trainer",
+        (Signs(_TRAINER, _SPECULATORS),),
+        "inputs",
+        norm_before_residual=None,
+    ),
+    Producer(
+        "speculators converter 0.2 to 0.4",
+        (Signs(_CONVERTER, _SPECULATORS, versions=">=0.2,<0.5"),),
+        "unknown",
+        norm_before_residual=None,
+        quirks=("a midlayer.* source was saved with random decoder weights: check the values",),
+    ),
+    Producer(
+        "speculators converter",
+        (Signs(_CONVERTER, _SPECULATORS),),
+        "unknown",
+        norm_before_residual=None,
+        quirks=(
+            "ids are copied as the user typed them, or lost",
+            "a source with rope_parameters alone comes out with rope_theta 10000",
+        ),
+    ),
+    Producer(
+        "NeMo Automodel",
+        (
+            Signs(("LlamaEagle3DraftModel",)),
+            Signs(names=(r"model\.fc\.", r"model\.layers\.0\.", r"lm_head\.")),
+        ),
+        "outputs",
+        quirks=("the config is the target's, with overrides: num_hidden_layers may be too",),
+    ),
+    Producer(
+        "ModelOpt Megatron, several layers",
+        (Signs(("LlamaForCausalLMEagle3Deep",)),),
+        "outputs",
+        quirks=("d2t is never exported", "ids may be unsorted; layers are captured in order"),
+    ),
+    Producer(
+        "ModelOpt",
+        (Signs(keys=_MODELOPT_KEYS, not_named=_MIDLAYER),),
+        "outputs",
+        double_input_norm=True,
+        quirks=(
+            "its trainer norms the hidden state twice: input_layernorm, then hidden_norm",
+            "a yarn of factor 32 is written for a draft trained with plain rope",
+        ),
+    ),
+    Producer(
+        "ModelOpt before 0.43, or its Megatron export",
+        (Signs(keys=_MODELOPT_KEYS),),
+        "outputs",
+        quirks=(
+            "its trainer may have normed the hidden state twice, as later ones do",
+            "the Megatron export never holds d2t, and its ids may be unsorted",
+        ),
+    ),
+    Producer(
+        "TorchSpec, exported for vLLM",
+        (Signs(("Eagle3DeepseekV2ForCausalLM",), names=(r"layers\.0\.",)),),
+        "inputs",
+        quirks=(_SCALED_ROPE_IGNORED,),
+    ),
+    Producer(
+        "TorchSpec",
+        (Signs(("Eagle3DeepseekV2ForCausalLM",)),),
+        "outputs",
+        quirks=(_SCALED_ROPE_IGNORED,),
+    ),
+    Producer(
+        "AngelSlim",
+        (
+            Signs(("Eagle3LlamaForCausalLM", "CosyVoice3Eagle3LlamaForCausalLM")),
+            Signs(keys=("target_model_type", "modal_type")),
+        ),
+        "outputs",
+        quirks=(_ROPE_IGNORED,),
+    ),
+    Producer(
+        "SafeAILab",
+        (Signs(("LlamaForCausalLM",), names=(_MIDLAYER,)),),
+        "inputs",
+        quirks=(_ROPE_IGNORED,),
+    ),
+    Producer(
+        "SpecForge",
+        (
+            Signs(names=(r"aux_norm_(low|mid|high)\.",)),
+            Signs(("LlamaForCausalLMEagle3",), names=(_MIDLAYER, "d2t$", "t2d$")),
+        ),
+        "outputs",
+        norm_output="head",
+        quirks=(_HEAD_NORM, "before November 2025 the trainer ignored rope_theta"),
+    ),
+    Producer(
+        "SafeAILab, SpecForge, AngelSlim or TorchSpec",
+        (Signs(names=(_MIDLAYER,)),),
+        "unknown",
+        norm_output="unknown",
+    ),
+    Producer(
+        "a trainer's own dump",
+        (Signs(names=(r"(draft_model|eagle_module|module)\.",)),),
+        "unknown",
+        norm_output="unknown",
+        norm_before_residual=None,
+    ),
+)
+
+UNKNOWN = Producer("unknown", (), "unknown", norm_before_residual=None)
+
+
+def recognise(config: Mapping[str, Any], names: Collection[str]) -> Producer:
+    """Return the producer of a draft from its config and its tensors' names as written."""
+    for producer in PRODUCERS:
+        if any(signs.hold(config, names) for signs in producer.signs):
+            return producer
+    return UNKNOWN
