@@ -1,19 +1,22 @@
 """What the `.pth`/`.start` line and SGLang's plugin entry point call.
 
 Runs in every Python process of the environment once `SGLANG_EAGLE3_PATCH` is set, the helpers of
-compilers and resource trackers included, and twice in a virtual environment. So: standard library
-alone (`import wrapt` costs 75 ms), idempotent, and nothing raised. The hooks themselves are put in
+compilers and resource trackers included, and twice in a virtual environment. So: what every
+process has loaded anyway (`import wrapt` costs 75 ms, `importlib.abc` 90), idempotent, and nothing
+raised. The hooks themselves are put in
 when `sglang` is first imported, or at once if it already is.
 """
 
 from __future__ import annotations
 
-import importlib.abc
 import os
 import sys
-from collections.abc import Sequence
-from importlib.machinery import ModuleSpec
-from types import ModuleType
+
+TYPE_CHECKING = False  # typing's own costs an import; type checkers know the name
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
 
 VARIABLE = "SGLANG_EAGLE3_PATCH"
 _OFF = ("", "0", "off", "false", "no")
@@ -21,7 +24,7 @@ _OFF = ("", "0", "off", "false", "no")
 _done = False
 
 
-class _OnFirstImportOfSGLang(importlib.abc.MetaPathFinder):
+class _OnFirstImportOfSGLang:
     """Finds nothing; its being asked for `sglang` is the signal."""
 
     def find_spec(

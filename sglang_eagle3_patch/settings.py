@@ -58,21 +58,24 @@ VARIABLES = (
 
 @dataclass(frozen=True, kw_only=True)
 class Selection:
-    """Which patches are wanted. `named` are those the user asked for by name."""
+    """Which patches are wanted. `named` are those the user asked for by name; `off`: none."""
 
+    off: bool = False
     named: frozenset[str] = frozenset()
     excluded: frozenset[str] = frozenset()
 
     def wants(self, name: str) -> bool:
         """Whether the patch `name` is selected."""
+        if self.off:
+            return False
         return name in self.named if self.named else name not in self.excluded
 
     @classmethod
     def parse(cls, text: str) -> Selection:
         """Parse `1`, `a,b` or `-a,-b`; raises `SettingsError` when the two forms are mixed."""
         words = [word.strip() for word in text.split(",") if word.strip()]
-        if len(words) == 1 and words[0].lower() in _TRUE:
-            return cls()
+        if len(words) == 1 and words[0].lower() in (*_TRUE, *_FALSE):
+            return cls(off=words[0].lower() in _FALSE)
         excluded = frozenset(word[1:] for word in words if word.startswith("-"))
         named = frozenset(word for word in words if not word.startswith("-")) - frozenset(_TRUE)
         if named and excluded:

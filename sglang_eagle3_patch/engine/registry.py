@@ -7,6 +7,7 @@ ending the process is the point.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import graphlib
 import importlib
@@ -52,6 +53,7 @@ class _Binding:
     owner: Any = None
     name: str = ""
     handle: Any = None
+    removed: bool = False  # and void, should another's wrapper still hold on to it
 
 
 class Registry:
@@ -110,8 +112,13 @@ class Registry:
     def remove(self) -> None:
         """Take every hook out, the last one put in first."""
         for binding in reversed(self._bindings):
+            binding.removed = True
             if binding.handle is not None:
-                wrapt.unwrap_object(binding.owner, binding.name, binding.handle, missing_ok=True)
+                # Under another's plain closure it can't be taken out, only be made void.
+                with contextlib.suppress(wrapt.WrapperNotOutermostError):
+                    wrapt.unwrap_object(
+                        binding.owner, binding.name, binding.handle, missing_ok=True
+                    )
         self._bindings = []
         self.settings = None
 
@@ -149,7 +156,7 @@ class Registry:
         if difference:
             binding.status, binding.detail = Status.UNSUPPORTED, difference
             return
-        binding.handle = wrapt.wrap_function_wrapper(owner, name, hook.wrapper)
+        binding.handle = wrapt.wrap_function_wrapper(owner, name, _while_in(binding))
         binding.owner, binding.name = owner, name
         binding.status = Status.APPLIED
 
@@ -191,11 +198,8 @@ def _is_part_of(name: str | None, module: str) -> bool:
 
 def _report_hook(binding: _Binding) -> HookReport:
     status, detail = binding.status, binding.detail
-    if status is Status.APPLIED:
-        # Statically: what a class hands out is a bound wrapper, not the one that was put in.
-        current = inspect.getattr_static(binding.owner, binding.name, None)
-        if not wrapt.is_wrapped_by(current, binding.handle):
-            status, detail = Status.DISPLACED, f"{binding.hook.path} was replaced by someone else"
+    if status is Status.APPLIED and not _is_in_place(binding):
+        status, detail = Status.DISPLACED, f"{binding.hook.path} was replaced by someone else"
     return HookReport(path=binding.hook.path, status=status, detail=detail)
 
 
@@ -221,3 +225,32 @@ def _refuse_unknown_names(patches: Sequence[Patch], settings: Settings) -> None:
             f"{PREFIX} names {', '.join(unknown)}, which is no patch. "
             f"Fix: use some of {', '.join(known)}."
         )
+
+
+def _while_in(binding: _Binding) -> Any:
+    """Return the hook's wrapper, which does nothing once the binding is removed."""
+    wrapper = binding.hook.wrapper
+
+    def unless_removed(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+        if binding.removed:
+            return wrapped(*args, **kwargs)
+        return wrapper(wrapped, instance, args, kwargs)
+
+    return unless_removed
+
+
+def _is_in_place(binding: _Binding) -> bool:
+    """Whether what the module holds now still runs the hook, however others wrapped it."""
+    try:
+        owner, name = find_owner(sys.modules[binding.hook.module], binding.hook)
+    except (KeyError, TouchPointMissing):
+        return False
+    # Statically: what a class hands out is a bound wrapper, not the one that was put in.
+    current = inspect.getattr_static(owner, name, None)
+    # Another's closure holds what the class handed out: a bound wrapper, whose parent is ours.
+    return wrapt.is_wrapped_by(
+        current,
+        predicate=lambda entry: (
+            entry is binding.handle or getattr(entry, "_self_parent", None) is binding.handle
+        ),
+    )

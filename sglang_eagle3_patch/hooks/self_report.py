@@ -38,16 +38,16 @@ def reporting(role: str) -> Callable[..., Any]:
     def around_init(
         wrapped: Callable[..., Any], _instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        server_args = kwargs["server_args"] if "server_args" in kwargs else args[0]
-        port = getattr(server_args, "port", None)
         # A subclass of a hooked class is hooked twice: the outer, most derived one tells.
-        outermost = _process.get("role") is None
-        if outermost:
-            _process.update(role=role, port=port)
-            _safely(_write, "starting")
-        result = wrapped(*args, **kwargs)
-        if outermost:
+        if _process.get("starting"):
+            return wrapped(*args, **kwargs)
+        _process.update(role=role, starting=True)
+        try:
+            _safely(_begin, args, kwargs)
+            result = wrapped(*args, **kwargs)
             _safely(_tell)
+        finally:
+            _process["starting"] = False
         return result
 
     return around_init
@@ -69,6 +69,12 @@ def report(state: str = "ready") -> selfreport.ProcessReport:
         ranks=_ranks(),
         facts=facts.as_data(),
     )
+
+
+def _begin(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    server_args = kwargs["server_args"] if "server_args" in kwargs else args[0]
+    _process["port"] = getattr(server_args, "port", None)
+    _write("starting")
 
 
 def _write(state: str) -> None:

@@ -9,7 +9,15 @@ import pytest
 
 from tests.startup.conftest import RunPython
 
-OURS = "print(sorted(m for m in __import__('sys').modules if m.startswith('sglang_eagle3')))"
+# The packages imported beside the standard library's.
+FOREIGN = (
+    "import sys; names = {m.partition('.')[0] for m in sys.modules}; "
+    "print(sorted(names - set(sys.stdlib_module_names) - {'__main__'}))"
+)
+SELECTED = (
+    "import sglang; from sglang_eagle3_patch import status; "
+    "print(*(r.name for r in status() if r.status.value != 'disabled'))"
+)
 ON = {"SGLANG_EAGLE3_PATCH": "1"}
 
 
@@ -34,11 +42,14 @@ def test_the_start_line_is_one_readable_line(wheel: Path) -> None:
 
 
 @pytest.mark.parametrize("variables", [{}, {"SGLANG_EAGLE3_PATCH": ""}])
-def test_without_the_variable_nothing_of_ours_is_imported(
+def test_without_the_variable_nothing_at_all_is_imported(
     run: RunPython, variables: dict[str, str]
 ) -> None:
-    result = run(OURS, **variables)
+    result = run(FOREIGN, **variables)
     assert (result.stdout.strip(), result.stderr) == ("[]", "")
+    code = "import sglang, sys; print(len(sys.meta_path)); " + FOREIGN
+    bare = run("import sys; print(len(sys.meta_path))")
+    assert run(code, **variables).stdout.split() == [bare.stdout.strip(), "['sglang']"]
 
 
 @pytest.mark.parametrize("value", ["0", "off"])
@@ -49,11 +60,7 @@ def test_off_is_off(run: RunPython, value: str) -> None:
 
 
 def test_with_it_only_the_standard_library_is_imported(run: RunPython) -> None:
-    code = (
-        "import sys; names = {m.partition('.')[0] for m in sys.modules}; "
-        "print(sorted(names - set(sys.stdlib_module_names) - {'__main__'}))"
-    )
-    result = run(code, **ON)
+    result = run(FOREIGN, **ON)
     assert (result.stdout.strip(), result.stderr) == ("['sglang_eagle3_patch']", "")
 
 
@@ -67,6 +74,28 @@ def test_importing_sglang_puts_the_hooks_in(run: RunPython) -> None:
     # wrapt leaves its own finder; ours has taken itself out again.
     assert result.stdout.split() == ["{'waiting'}", str(int(bare.stdout) + 1)]
     assert result.stderr == ""
+
+
+def test_a_list_of_names_is_all_that_is_selected(run: RunPython) -> None:
+    result = run(SELECTED, SGLANG_EAGLE3_PATCH="draft-weights,fc-guard")
+    assert sorted(result.stdout.split()) == ["draft-weights", "fc-guard"]
+    assert result.stderr == ""
+
+
+def test_a_negative_list_selects_the_others(run: RunPython) -> None:
+    everything = set(run(SELECTED, **ON).stdout.split())
+    result = run(SELECTED, SGLANG_EAGLE3_PATCH="-draft-weights,-fc-guard")
+    assert everything > {"draft-weights", "fc-guard"}
+    assert set(result.stdout.split()) == everything - {"draft-weights", "fc-guard"}
+    assert result.stderr == ""
+
+
+def test_an_unknown_name_lists_the_known(run: RunPython) -> None:
+    everything = set(run(SELECTED, **ON).stdout.split())
+    result = run("import sglang", SGLANG_EAGLE3_PATCH="draft-weight")
+    known = result.stderr.partition("Fix: use some of ")[2].strip().rstrip(".")
+    assert "names draft-weight, which is no patch" in result.stderr
+    assert set(known.split(", ")) == everything
 
 
 def test_no_torch_and_no_transformers_come_with_it(run: RunPython) -> None:
@@ -83,7 +112,21 @@ def test_running_twice_is_running_once(run: RunPython) -> None:
     assert run(code, **ON).stdout.strip() == "1"
 
 
-def test_a_spawned_child_is_hooked_too(run: RunPython, tmp_path: Path) -> None:
+def test_start_line_and_entry_point_are_one(run: RunPython) -> None:
+    """SGLang's plugin loading comes after the start line; neither may undo or double the other."""
+    code = (
+        "import sglang, sys; from importlib.metadata import entry_points; "
+        "from sglang_eagle3_patch.hooks import registry; before = list(registry._bindings); "
+        "(point,) = entry_points(group='sglang.srt.plugins', name='eagle3_patch'); point.load()(); "
+        "print(len(before) > 0, registry._bindings == before, "
+        "sum('sglang_eagle3' in type(f).__module__ for f in sys.meta_path))"
+    )
+    result = run(code, **ON)
+    assert (result.stdout.strip(), result.stderr) == ("True True 0", "")
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_a_child_is_hooked_too(run: RunPython, tmp_path: Path, method: str) -> None:
     script = tmp_path / "parent.py"
     script.write_text(
         "import multiprocessing\n"
@@ -92,7 +135,7 @@ def test_a_spawned_child_is_hooked_too(run: RunPython, tmp_path: Path) -> None:
         "    from sglang_eagle3_patch import status\n"
         "    print({r.status.value for r in status()})\n"
         "if __name__ == '__main__':\n"
-        "    process = multiprocessing.get_context('spawn').Process(target=child)\n"
+        f"    process = multiprocessing.get_context({method!r}).Process(target=child)\n"
         "    process.start(); process.join()\n"
     )
     # Given as a flag, the script is what runs; the code behind it is only its arguments.

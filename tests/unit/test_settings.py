@@ -47,3 +47,8 @@ def test_options_are_checked() -> None:
 def test_unknown_values_name_the_variable(name: str, value: str) -> None:
     with pytest.raises(SettingsError, match=f"{PREFIX}{name}.*Fix:"):
         Settings.from_environment({f"{PREFIX}{name}": value})
+
+
+@pytest.mark.parametrize("word", ["0", "off", "No"])
+def test_a_word_for_off_wants_nothing(word: str) -> None:
+    assert not Selection.parse(word).wants("draft-weights")

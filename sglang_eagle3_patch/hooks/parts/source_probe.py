@@ -7,6 +7,7 @@ does. A source that can't be read says nothing, and the hook goes in.
 from __future__ import annotations
 
 import ast
+import functools
 import importlib.util
 import inspect
 import textwrap
@@ -32,6 +33,14 @@ def raises_over(owner: Any, method: str, *words: str) -> bool:
     )
 
 
+def method_tree(owner: Any, method: str) -> ast.Module:
+    """Return the tree of `owner.method` as it is upstream; an empty one if it can't be read."""
+    function = inspect.getattr_static(owner, method, None)
+    while hasattr(function, "__wrapped__"):
+        function = function.__wrapped__
+    return _tree(function) or ast.Module([], [])
+
+
 def source_says(file: str, *words: str) -> bool:
     """Whether one function of `file`, a path below the installed `sglang`, holds all `words`.
 
@@ -54,6 +63,7 @@ def source_chooses(file: str, value: str) -> bool:
     )
 
 
+@functools.cache  # several probes look at one file
 def _file_tree(file: str) -> ast.AST:
     try:
         spec = importlib.util.find_spec("sglang")
@@ -95,7 +105,7 @@ def _called(tree: ast.AST, known: dict[str, Any]) -> Iterator[Any]:
             yield getattr(made_of.get(called.value.id), called.attr, None)
 
 
-def _tree(function: Any) -> ast.AST | None:
+def _tree(function: Any) -> ast.Module | None:
     try:
         return ast.parse(textwrap.dedent(inspect.getsource(function)))
     except (OSError, TypeError, ValueError, SyntaxError):
