@@ -10,12 +10,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sglang_eagle3_patch.checkpoint.config import is_speculators, stated_layer_ids
+from sglang_eagle3_patch.checkpoint.config import (
+    ConfigNotUnderstood,
+    is_layer_list,
+    is_speculators,
+    stated_layer_ids,
+)
+from sglang_eagle3_patch.checkpoint.producers import UNKNOWN, Producer
+
+KEY = "eagle_aux_hidden_state_layer_ids"
 
 
 @dataclass(frozen=True)
 class AuxLayers:
-    """The wanted layers and who says so; `inputs` is None when nobody but SGLang's rule does."""
+    """The wanted layers and who says so; `inputs` is None when SGLang's own rule decides.
+
+    `certain` is False when the layers follow from no rule of a known producer: then `source`
+    names the readings there are.
+    """
 
     inputs: tuple[int, ...] | None
     source: str
@@ -27,29 +39,68 @@ def default_inputs(num_layers: int) -> tuple[int, ...]:
     return (2, num_layers // 2, num_layers - 3)
 
 
+def stated_ids(config: Mapping[str, Any]) -> tuple[tuple[int, ...], str] | None:
+    """Return the ids that a raw config states and where; SGLang's place, `eagle_config`, first.
+
+    Raises `ConfigNotUnderstood` when they are anything but a list of layer numbers.
+    """
+    eagle_config = config.get("eagle_config")
+    nested = eagle_config.get(KEY) if isinstance(eagle_config, Mapping) else None
+    if nested is not None:
+        if not is_layer_list(nested):
+            raise ConfigNotUnderstood(f"eagle_config.{KEY} is {nested!r}, no list of layer numbers")
+        return tuple(nested), "eagle_config"
+    top = stated_layer_ids(config)
+    return None if top is None else (tuple(top), "the config's top level")
+
+
 def resolve(
-    config: Mapping[str, Any], num_layers: int, option: Sequence[int] | None = None
+    config: Mapping[str, Any],
+    num_layers: int,
+    option: Sequence[int] | None = None,
+    producer: Producer = UNKNOWN,
 ) -> AuxLayers:
     """Return the layers that the draft with this raw config was trained on.
 
-    `option` is the user's own word and beats everything. Only what speculators writes is
-    resolved here: its trainer means inputs, its converter copies whatever the user typed. For
-    SGLang's own form (`eagle_config`) SGLang's rule for the target in hand is left to decide.
+    In this order: the user's own word (`option`); ids that only one reading allows, since the
+    input of layer N exists and its output does not; the producer's convention; the ids of the
+    default, which differ between the conventions. What is left keeps the meaning of stock SGLang,
+    and isn't certain. SpecForge captures through SGLang's own setter, so there SGLang's rule is
+    the trainer's.
+    Raises `ConfigNotUnderstood` when the ids are no list of layer numbers.
     """
     if option is not None:
         return AuxLayers(tuple(option), "the aux_layers option")
-    if not is_speculators(config):
-        return AuxLayers(None, "eagle_config, by SGLang's own rule")
-    stated = stated_layer_ids(config)
-    default = default_inputs(num_layers)
+    stated = stated_ids(config)
     if stated is None:
-        return AuxLayers(default, "the default, since the config states none", certain=False)
-    ids = tuple(stated)
-    if "Eagle3DraftModel" in (config.get("architectures") or []) or ids == default:
-        return AuxLayers(ids, "eagle_aux_hidden_state_layer_ids (inputs)")
+        return _unstated(config, num_layers, producer)
+    ids, place = stated
     outputs = tuple(layer + 1 for layer in ids)
+    default = default_inputs(num_layers)
+    if num_layers in ids:
+        return AuxLayers(ids, f"{place}: {num_layers} can only name an input")
+    if producer.aux_ids == "inputs":
+        return AuxLayers(ids, f"{place}: inputs, as the {producer.name} writes them")
+    if producer.name == "SpecForge":
+        return AuxLayers(None, f"{place}, by SGLang's own rule, which SpecForge trains with")
+    if producer.aux_ids == "outputs":
+        return AuxLayers(outputs, f"{place}: outputs, as the {producer.name} writes them")
+    if ids == default:
+        return AuxLayers(ids, f"{place}: the default, by inputs")
     if outputs == default:
-        return AuxLayers(outputs, "eagle_aux_hidden_state_layer_ids (outputs)")
-    return AuxLayers(
-        ids, "eagle_aux_hidden_state_layer_ids, of a converter that keeps either form", False
-    )
+        return AuxLayers(outputs, f"{place}: the default, by outputs")
+    readings = f"inputs {list(ids)} or outputs, which are inputs {list(outputs)}"
+    if place == "eagle_config":
+        return AuxLayers(None, f"{place}, by SGLang's own rule; they may mean {readings}", False)
+    return AuxLayers(ids, f"{place}; they may mean {readings}", False)
+
+
+def _unstated(config: Mapping[str, Any], num_layers: int, producer: Producer) -> AuxLayers:
+    default = default_inputs(num_layers)
+    if is_speculators(config) and producer.aux_ids == "outputs":
+        later = tuple(layer + 1 for layer in default)
+        source = f"the config states none: outputs of {list(default)}, as the {producer.name} took"
+        return AuxLayers(later, source, certain=False)
+    if is_speculators(config):
+        return AuxLayers(default, "the default, since the config states none", certain=False)
+    return AuxLayers(None, "SGLang's default, since the config states none")

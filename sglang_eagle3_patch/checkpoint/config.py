@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 EAGLE3_ARCHITECTURES = ("LlamaForCausalLMEagle3", "Eagle3DeepseekV2ForCausalLM")
 # Fields of a speculators config that mean something to the draft itself.
@@ -79,6 +79,11 @@ def from_speculators(config: Mapping[str, Any]) -> dict[str, Any]:
     return translated
 
 
+def is_layer_list(ids: Any) -> TypeGuard[list[int]]:
+    """Whether `ids` is a list of layer numbers that isn't empty."""
+    return isinstance(ids, list) and bool(ids) and all(type(i) is int and i >= 0 for i in ids)
+
+
 def stated_layer_ids(config: Mapping[str, Any]) -> list[int] | None:
     """Return the top-level aux layer ids of a config, None when it states none.
 
@@ -87,7 +92,7 @@ def stated_layer_ids(config: Mapping[str, Any]) -> list[int] | None:
     ids = config.get("eagle_aux_hidden_state_layer_ids")
     if ids is None:
         return None
-    if not isinstance(ids, list) or not all(type(i) is int and i >= 0 for i in ids):
+    if not is_layer_list(ids):
         raise ConfigNotUnderstood(
             f"eagle_aux_hidden_state_layer_ids is {ids!r}, no list of layer numbers"
         )

@@ -125,7 +125,8 @@ def check_capture(target: Any, spec: DraftSpec | None, draft: str) -> None:
         return
     num_layers = len(holder.layers)
     try:
-        wanted = aux_layers.resolve(spec.config, num_layers, Settings.from_environment().aux_layers)
+        option = Settings.from_environment().aux_layers
+        wanted = aux_layers.resolve(spec.config, num_layers, option, spec.producer)
     except ConfigNotUnderstood as error:
         raise DraftError(NAME, f"{draft}: {error}", "correct the draft's config.json") from error
     if wanted.inputs is not None and not capture_exactly(target, holder, wanted.inputs):

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from sglang_eagle3_patch.checkpoint import aux_layers
 from sglang_eagle3_patch.checkpoint.config import (
     ConfigNotUnderstood,
     from_speculators,
@@ -129,37 +128,3 @@ def test_specs_of_real_checkpoints(name: str) -> None:
     assert spec.is_eagle3
     assert spec.num_aux == 3
     assert "layers.0.self_attn.q_proj.weight" in spec.tensors
-
-
-class TestAuxLayers:
-    def test_the_trainer_means_inputs(self) -> None:
-        config = {**forms.speculators_config(False), "eagle_aux_hidden_state_layer_ids": [1, 3, 5]}
-        resolved = aux_layers.resolve(config, 8)
-        assert resolved.inputs == (1, 3, 5)
-        assert resolved.certain
-
-    def test_the_converter_copies_outputs(self) -> None:
-        config = {
-            **forms.speculators_config(False),
-            "architectures": ["Eagle3Speculator"],
-            "eagle_aux_hidden_state_layer_ids": [1, 3, 4],
-        }
-        resolved = aux_layers.resolve(config, 8)
-        assert resolved.inputs == (2, 4, 5)
-        assert resolved.certain
-
-    def test_what_cannot_be_told_is_not_certain(self) -> None:
-        config = {
-            **forms.speculators_config(False),
-            "architectures": ["Eagle3Speculator"],
-            "eagle_aux_hidden_state_layer_ids": [1, 2, 3],
-        }
-        assert not aux_layers.resolve(config, 8).certain
-        assert not aux_layers.resolve(config_of("speculators-0.3.0"), 8).certain
-
-    def test_the_users_word_beats_the_config(self) -> None:
-        resolved = aux_layers.resolve(forms.speculators_config(False), 8, option=(1, 2, 3))
-        assert resolved.inputs == (1, 2, 3)
-
-    def test_sglangs_own_form_is_left_to_sglang(self) -> None:
-        assert aux_layers.resolve(forms.sglang_config(), 8).inputs is None
