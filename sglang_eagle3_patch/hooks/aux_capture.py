@@ -79,9 +79,9 @@ def after_capture_is_set(
     if runner.is_draft_worker:
         return result
     facts.algorithm = getattr(runner.spec_algorithm, "name", None)
-    holder = capturing_module(runner.model)
-    facts.captured_layers = () if holder is None else tuple(captured_inputs(holder))
     if runner.spec_algorithm.is_eagle3():
+        holder = capturing_module(runner.model)
+        facts.captured_layers = () if holder is None else tuple(captured_inputs(holder))
         _check_runner(runner)
     return result
 

@@ -106,7 +106,13 @@ def fc_input_width(fc: Any) -> int:
 def replay_draft_extend(
     wrapped: Callable[..., Any], runner: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    """Around the draft-extend graph's replay, whose copy is skipped when widths differ."""
+    """Around the draft-extend graph's replay, whose copy is skipped when widths differ.
+
+    A STANDALONE draft takes no states of the target's, and up to 0.5.11 they come along all the
+    same, in the target's width.
+    """
+    if not runner.eagle_worker.speculative_algorithm.is_eagle3():
+        return wrapped(*args, **kwargs)
     batch = kwargs["forward_batch"] if "forward_batch" in kwargs else args[0]
     states = getattr(batch.spec_info, "hidden_states", None)
     buffer = getattr(getattr(runner, "buffers", runner), "hidden_states", None)

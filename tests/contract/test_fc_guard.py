@@ -138,23 +138,32 @@ class TestWorkers:
         assert hasattr(EagleDraftWorker.init_lm_head, "__wrapped__")
 
 
+def graph_runner() -> Any:
+    from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
+
+    return SimpleNamespace(
+        eagle_worker=SimpleNamespace(speculative_algorithm=SpeculativeAlgorithm.EAGLE3),
+        buffers=SimpleNamespace(hidden_states=torch.zeros(8, 384)),
+    )
+
+
 class TestDraftExtendGraph:
     """The graph runner needs a GPU; a stand-in with its two buffers is replayed."""
 
     def test_states_that_would_not_be_copied_are_refused(self) -> None:
-        runner = SimpleNamespace(buffers=SimpleNamespace(hidden_states=torch.zeros(8, 384)))
+        runner = graph_runner()
         states = SimpleNamespace(spec_info=SimpleNamespace(hidden_states=torch.zeros(8, 128)))
         with pytest.raises(DraftError, match=r"width 128 can't enter .* captured for 384"):
             fc_guard.replay_draft_extend(lambda *_: None, runner, (states,), {})
 
     def test_an_idle_rank_is_let_through(self) -> None:
         # Data-parallel attention replays the graph on idle ranks too, with no rows of width H.
-        runner = SimpleNamespace(buffers=SimpleNamespace(hidden_states=torch.zeros(8, 384)))
+        runner = graph_runner()
         states = SimpleNamespace(spec_info=SimpleNamespace(hidden_states=torch.zeros(0, 128)))
         assert fc_guard.replay_draft_extend(lambda *_: "ran", runner, (states,), {}) == "ran"
 
     def test_fitting_states_are_replayed(self) -> None:
-        runner = SimpleNamespace(buffers=SimpleNamespace(hidden_states=torch.zeros(8, 384)))
+        runner = graph_runner()
         states = SimpleNamespace(spec_info=SimpleNamespace(hidden_states=torch.zeros(8, 384)))
         assert fc_guard.replay_draft_extend(lambda *_: "ran", runner, (states,), {}) == "ran"
 

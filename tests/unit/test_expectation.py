@@ -28,8 +28,11 @@ def test_the_pair_tells_a_good_drafter_from_a_bad_one() -> None:
     assert outlook.accept_length("eagle_mode", "plain", 10) < 2.0
 
 
-def test_the_ways_of_counting_are_told_apart() -> None:
-    ways = Outlook.shipped().by_case["norm_before_residual_ignored"]
+@pytest.mark.parametrize(
+    "case", ["norm_before_residual_ignored", "weak", "weak_norm_before_residual_ignored"]
+)
+def test_the_ways_of_counting_are_told_apart(case: str) -> None:
+    ways = Outlook.shipped().by_case[case]
     assert len({json.dumps(histograms[:4]) for histograms in ways.values()}) == len(ways) == 4
 
 

@@ -228,12 +228,14 @@ def compute(folder: Path = ASSETS) -> dict[str, Any]:
     head = model.lm_head.weight.detach()
     plain = load_drafter(folder / "drafter.safetensors", False)
     nbr_file = folder / "drafter_norm_before_residual.safetensors"
-    nbr, nbr_as_stock = load_drafter(nbr_file, True), load_drafter(nbr_file, False)
+    weak_file = folder / "drafter_weak.safetensors"
     cases = {
         "trained": (plain, False),
         "eagle_mode": (plain, True),
-        "norm_before_residual": (nbr, False),
-        "norm_before_residual_ignored": (nbr_as_stock, False),
+        "norm_before_residual": (load_drafter(nbr_file, True), False),
+        "norm_before_residual_ignored": (load_drafter(nbr_file, False), False),
+        "weak": (load_drafter(weak_file, True), False),
+        "weak_norm_before_residual_ignored": (load_drafter(weak_file, False), False),
     }
     return {
         "aux_layers": list(AUX_LAYERS),

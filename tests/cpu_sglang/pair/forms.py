@@ -22,12 +22,12 @@ TARGET = ASSETS / "target"
 Tensors = dict[str, Tensor]
 
 
-def drafter_weights(norm_before_residual: bool = False) -> Tensors:
-    """Return the trained drafter under native names (`midlayer.*`), with `d2t` and `t2d`.
+def drafter_weights(name: str = "drafter") -> Tensors:
+    """Return a trained drafter under native names (`midlayer.*`), with `d2t` and `t2d`.
 
-    The draft vocabulary is the target's, so `d2t` (offsets) is all zeros and `t2d` all true.
+    `name` is one of `train.DRAFTERS`. The draft vocabulary is the target's, so `d2t` (offsets) is
+    all zeros and `t2d` all true.
     """
-    name = "drafter_norm_before_residual" if norm_before_residual else "drafter"
     tensors: Tensors = load_file(ASSETS / f"{name}.safetensors")
     vocab = DrafterShape().vocab
     tensors["d2t"] = torch.zeros(vocab, dtype=torch.int64)
@@ -139,8 +139,19 @@ def speculators() -> tuple[Tensors, dict[str, Any]]:
 
 def speculators_norm_before_residual() -> tuple[Tensors, dict[str, Any]]:
     """The second drafter, trained as speculators trains by default."""
-    tensors = rename_layer(drafter_weights(norm_before_residual=True))
+    tensors = rename_layer(drafter_weights("drafter_norm_before_residual"))
     return _with_embedding(tensors), speculators_config(True)
+
+
+def speculators_weak() -> tuple[Tensors, dict[str, Any]]:
+    """The third drafter, stopped early, as speculators writes it."""
+    tensors = rename_layer(drafter_weights("drafter_weak"))
+    return _with_embedding(tensors), speculators_config(True)
+
+
+def founding_weak() -> tuple[Tensors, dict[str, Any]]:
+    """The third drafter in the founding form, whose config says nothing of its training."""
+    return rename_layer(drafter_weights("drafter_weak")), sglang_config()
 
 
 FORMS: dict[str, Callable[[], tuple[Tensors, dict[str, Any]]]] = {
@@ -148,6 +159,7 @@ FORMS: dict[str, Callable[[], tuple[Tensors, dict[str, Any]]]] = {
     "founding": founding,
     "speculators": speculators,
     "speculators-norm-before-residual": speculators_norm_before_residual,
+    "speculators-weak": speculators_weak,
 }
 
 

@@ -1,10 +1,13 @@
 """Train the tiny pair and write `assets/`: about four minutes on one core, fixed seeds.
 
-    ./launch.sh run -- python -m tests.cpu_sglang.pair.train [OUT]
+    ./launch.sh run -- python -m tests.cpu_sglang.pair.train [--out FOLDER] [--only DRAFTER …]
 
 The target is a Kimi-K2.5-shaped model (MLA, mixture of experts, eight layers; its small vision
-tower has no weights). Two drafters learn from its greedy text: a plain one, and one with
-`norm_before_residual`, which is what speculators' trainers do by default. Weights are rounded to
+tower has no weights). Three drafters learn from its greedy text: a plain one, one with
+`norm_before_residual`, which is what speculators' trainers do by default, and one of that kind
+that is stopped early: a good drafter hides small errors of a server, a weak one shows each in its
+histogram. With `--only` the target in the folder is kept and the named drafters are trained anew.
+Weights are rounded to
 bfloat16 before anything is measured, so that the shipped files stay under 5 MB and the
 expectation belongs to exactly what is shipped. The schedule counts steps and never looks at the
 clock; equality to the last bit on another processor is not promised, which is why the
@@ -13,9 +16,9 @@ expectation is written beside the weights it was computed from.
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable
@@ -30,7 +33,13 @@ from tests.cpu_sglang.pair import corpus, expectation
 from tests.cpu_sglang.pair.drafter import Drafter
 
 ASSETS = Path(__file__).parent / "assets"
-TARGET_STEPS, DRAFT_STEPS = 260, 120
+TARGET_STEPS = 260
+# File name: norm_before_residual, steps.
+DRAFTERS = {
+    "drafter": (False, 120),
+    "drafter_norm_before_residual": (True, 120),
+    "drafter_weak": (True, 30),
+}
 SEQUENCES, PROMPT, GENERATED = 256, 24, 136
 DRAFT_DEPTH, DEPTH_WEIGHT = 3, 0.9
 
@@ -102,14 +111,15 @@ def make_training_data(model: nn.Module) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def train_drafter(
-    norm_before_residual: bool, model: nn.Module, rows: Tensor, aux: Tensor, probabilities: Tensor
+    name: str, model: nn.Module, rows: Tensor, aux: Tensor, probabilities: Tensor
 ) -> dict[str, Tensor]:
-    """Return a trained drafter's state dict in bfloat16, under native names."""
+    """Return the state dict of the drafter `name`, trained, in bfloat16, under native names."""
+    norm_before_residual, steps = DRAFTERS[name]
     torch.manual_seed(1)
     drafter = Drafter(norm_before_residual)
     drafter.lm_head.weight.data.copy_(model.lm_head.weight.data)
-    for name, parameter in drafter.named_parameters():
-        if parameter.dim() == 2 and "lm_head" not in name:
+    for parameter_name, parameter in drafter.named_parameters():
+        if parameter.dim() == 2 and "lm_head" not in parameter_name:
             nn.init.normal_(parameter, std=parameter.shape[1] ** -0.5)
     embedding = model.model.embed_tokens.weight.detach()
     generator = torch.Generator().manual_seed(1)
@@ -125,9 +135,8 @@ def train_drafter(
             total = total - DEPTH_WEIGHT**depth * (wanted * log_probabilities).sum(-1).mean()
         return total
 
-    what = "drafter with norm_before_residual" if norm_before_residual else "drafter"
-    fit(what, drafter.parameters(), DRAFT_STEPS, 0.03, loss)
-    return {name: value.detach().bfloat16() for name, value in drafter.state_dict().items()}
+    fit(name, drafter.parameters(), steps, 0.03, loss)
+    return {key: value.detach().bfloat16() for key, value in drafter.state_dict().items()}
 
 
 def round_to_bfloat16(model: nn.Module) -> None:
@@ -147,20 +156,28 @@ def save_target(model: nn.Module, out: Path) -> None:
     save_file(renamed, out / "model.safetensors", metadata={"format": "pt"})
 
 
-def main(out: Path) -> None:
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Train the tiny pair.")
+    parser.add_argument("--out", type=Path, default=ASSETS, metavar="FOLDER")
+    parser.add_argument("--only", nargs="+", choices=DRAFTERS, metavar="DRAFTER")
+    arguments = parser.parse_args()
+    out: Path = arguments.out
     torch.set_num_threads(1)  # two threads spin on each other's barriers on a busy machine
     started = time.monotonic()
     (out / "target").mkdir(parents=True, exist_ok=True)
-    model = train_target(ASSETS / "target" / "config.json")
-    save_target(model, out / "target")
+    if arguments.only:
+        model = expectation.load_text_model(out / "target")
+    else:
+        model = train_target(ASSETS / "target" / "config.json")
+        save_target(model, out / "target")
     data = make_training_data(model)
-    for file_name, flag in (("drafter", False), ("drafter_norm_before_residual", True)):
-        weights = train_drafter(flag, model, *data)
-        save_file(weights, out / f"{file_name}.safetensors", metadata={"format": "pt"})
+    for name in arguments.only or DRAFTERS:
+        weights = train_drafter(name, model, *data)
+        save_file(weights, out / f"{name}.safetensors", metadata={"format": "pt"})
     report = expectation.compute(out)
     (out / "expectation.json").write_text(json.dumps(report, indent=1) + "\n")
     print(f"done in {time.monotonic() - started:.0f} s")
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]) if len(sys.argv) > 1 else ASSETS)
+    main()

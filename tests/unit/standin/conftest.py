@@ -27,7 +27,6 @@ MODULES = (
     "cpu_standin.route",
     "cpu_standin.server_defaults",
     "cpu_standin.triton_attention",
-    "cpu_standin.upstream_cpu_bugs",
 )
 
 

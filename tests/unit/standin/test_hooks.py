@@ -99,33 +99,3 @@ def test_without_sglang_the_newest_schema_is_taken(
         "importlib.metadata.version", side_effect=importlib.metadata.PackageNotFoundError("sglang")
     )
     assert standin.sgl_kernel.registration.with_kv_scales() is True
-
-
-class Backend:
-    """Stands for SGLang 0.5.16's backend: it reads lengths where it should not."""
-
-    extend_metadata = ("verify lengths", None, None, None)
-    draft_decode_metadata: tuple[str, str, str] | None = None
-
-    def forward(self, q: int, k: int, v: int, layer: int, forward_batch: Any, fail: bool) -> str:
-        if fail:
-            raise KeyError(forward_batch.seq_lens)
-        return str(forward_batch.seq_lens)
-
-
-def test_a_step_sees_the_lengths_it_worked_out(standin: SimpleNamespace) -> None:
-    backend, batch, bugs = Backend(), SimpleNamespace(seq_lens="batch"), standin.upstream_cpu_bugs
-    call = (0, 0, 0, 0, batch, False)
-    assert bugs._extend(backend.forward, backend, call, {}) == "verify lengths"
-    assert bugs._decode(backend.forward, backend, call, {}) == "batch"
-    backend.draft_decode_metadata = ("table", "draft lengths", "rows")
-    by_name = {"forward_batch": batch, "fail": False}
-    assert bugs._decode(backend.forward, backend, call[:4], by_name) == "draft lengths"
-    assert batch.seq_lens == "batch"
-
-
-def test_the_lengths_come_back_when_a_step_fails(standin: SimpleNamespace) -> None:
-    backend, batch = Backend(), SimpleNamespace(seq_lens="batch")
-    with pytest.raises(KeyError, match="verify lengths"):
-        standin.upstream_cpu_bugs._extend(backend.forward, backend, (0, 0, 0, 0, batch, True), {})
-    assert batch.seq_lens == "batch"

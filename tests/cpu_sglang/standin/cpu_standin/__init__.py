@@ -18,11 +18,11 @@ Whatever a GPU server would do wrong with a checkpoint, a server on this stand-i
 from __future__ import annotations
 
 from cpu_standin import (
+    gpu_only_imports,
     platform_facts,
     server_defaults,
     torch_device_calls,
     triton_route,
-    upstream_cpu_bugs,
 )
 from cpu_standin.route import chosen_route
 
@@ -34,6 +34,6 @@ def start() -> None:
     server_defaults.register(route)
     if route == "cpu":
         platform_facts.register()
-        upstream_cpu_bugs.register()
     else:
+        gpu_only_imports.register()
         triton_route.register()
