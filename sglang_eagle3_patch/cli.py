@@ -11,6 +11,7 @@ from typing import Any
 
 from sglang_eagle3_patch import __version__
 from sglang_eagle3_patch.commands import status
+from sglang_eagle3_patch.parity import command as parity
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -25,6 +26,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     patches.add_argument("--json", action="store_true", help="print JSON")
     patches.set_defaults(run=lambda arguments: list_patches(as_json=arguments.json))
     status.add_parser(commands)
+    parity.add_parser(commands)
     arguments = parser.parse_args(argv)
     return int(arguments.run(arguments))
 
