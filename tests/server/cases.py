@@ -12,15 +12,18 @@ from typing import Any
 
 import torch
 
+from sglang_eagle3_patch.engine import selfreport
 from tests.cpu_sglang import environments, releases, server
 from tests.cpu_sglang.environments import Environment
 from tests.cpu_sglang.pair import forms
 from tests.cpu_sglang.pair.outlook import Outlook
 from tests.patches import trees
+from tests.server import other_drafts
 
 PROMPTS = 4
 OUTLOOK = Outlook.shipped()
 ON = {server.VARIABLE: "1"}
+STATUS_DIR = f"{server.VARIABLE}_STATUS_DIR"
 # glibc fills fresh memory with the complement of this byte: 12.08 as float32. Without it a weight
 # that was never loaded can happen to hold something useful.
 POISONED = {"MALLOC_PERTURB_": "190"}
@@ -41,6 +44,7 @@ class ServerCase:
     topk: int = 1
     draft_tokens: int = 4
     tree: bool = False  # from source that the release's patch files were applied to
+    ask_status: bool = False  # by `sglang-eagle3 status --server`, while it runs
     engine: bool = False  # sgl.Engine in a script instead of a server; tells its own arguments
 
 
@@ -51,6 +55,9 @@ class Outcome:
     served: server.Served | None
     log: str
     at_once: server.Served | None = None  # the same prompts again, as one batch
+    reports: tuple[dict[str, Any], ...] = ()  # of its processes, while it ran
+    status: dict[str, Any] = field(default_factory=dict)  # what `sglang-eagle3 status` told
+    exit_status: int | None = None  # of a server that ended before it was ready
 
     @property
     def histogram(self) -> list[int]:
@@ -70,7 +77,9 @@ def without(name: str, build: Callable[[], Checkpoint] = forms.native) -> Callab
 
 def founding_norm_before_residual() -> Checkpoint:
     """The second drafter in the founding form, whose config says nothing of its training."""
-    return forms.rename_layer(forms.drafter_weights(True)), forms.sglang_config()
+    return forms.rename_layer(
+        forms.drafter_weights("drafter_norm_before_residual")
+    ), forms.sglang_config()
 
 
 def eagle1() -> Checkpoint:
@@ -102,10 +111,15 @@ CASES: dict[str, ServerCase] = {
     "stock-d": ServerCase(forms.native, algorithm="EAGLE"),
     "stock-nbr": ServerCase(founding_norm_before_residual),
     "plugin-a": ServerCase(forms.native, launcher=server.OURS),
-    "plugin-b": ServerCase(forms.founding, variables=ON),
+    "plugin-b": ServerCase(forms.founding, variables=ON, ask_status=True),
     "plugin-c": ServerCase(forms.speculators, variables={**ON, **POISONED}),
     "plugin-d": ServerCase(forms.native, algorithm="EAGLE", launcher=server.OURS),
     "plugin-nbr": ServerCase(forms.speculators_norm_before_residual, launcher=server.OURS),
+    "plugin-nbr-off": ServerCase(
+        forms.speculators_norm_before_residual,
+        launcher=server.OURS,
+        variables={server.VARIABLE: "-draft-forward"},
+    ),
     "stock-no-k": ServerCase(without("midlayer.self_attn.k_proj.weight"), variables=POISONED),
     "plugin-no-k": ServerCase(
         without("midlayer.self_attn.k_proj.weight"), launcher=server.OURS, variables=POISONED
@@ -123,11 +137,8 @@ CASES: dict[str, ServerCase] = {
 }
 
 
-# Older releases: the founding one whole, and one server for each way a release counts. What tells
-# the ways apart is the second drafter with its flag ignored, which is accepted less often.
+# The founding release whole; what the others do is the matter of `matrix.py`.
 KIMI_CAPTURE_ALONE = {server.VARIABLE: "kimi-capture"}
-FLAG_IGNORED = {server.VARIABLE: "-draft-config"}
-V1 = ("--disable-overlap-schedule",)
 CASES |= {
     "0.5.9 reference": ServerCase(release="0.5.9", algorithm=None),
     "0.5.9 stock-a": ServerCase(forms.native, release="0.5.9"),
@@ -144,19 +155,8 @@ CASES |= {
     "0.5.9 plugin-d": ServerCase(
         forms.native, release="0.5.9", algorithm="EAGLE", launcher=server.OURS
     ),
-    "0.5.9 v1": ServerCase(founding_norm_before_residual, release="0.5.9", variables=FLAG_IGNORED),
-    "0.5.11 stock-b": ServerCase(forms.founding, release="0.5.11", variables=POISONED),
-    "0.5.11 v1": ServerCase(
-        founding_norm_before_residual, release="0.5.11", variables=FLAG_IGNORED, arguments=V1
-    ),
-    "0.5.11 v2": ServerCase(
-        founding_norm_before_residual, release="0.5.11", variables=FLAG_IGNORED
-    ),
-    "0.5.12.post1 v1": ServerCase(
-        founding_norm_before_residual, release="0.5.12.post1", variables=FLAG_IGNORED, arguments=V1
-    ),
-    "0.5.12.post1 v2": ServerCase(
-        founding_norm_before_residual, release="0.5.12.post1", variables=FLAG_IGNORED
+    "0.5.9 plugin-nbr": ServerCase(
+        forms.speculators_norm_before_residual, release="0.5.9", launcher=server.OURS
     ),
 }
 
@@ -176,6 +176,41 @@ CASES |= {
     "0.5.23 tree-no-k": ServerCase(without("midlayer.self_attn.k_proj.weight"), tree=True),
     "0.5.23 tree-dummy": ServerCase(forms.native, tree=True, arguments=("--load-format", "dummy")),
     "0.5.23 tree-plugin": ServerCase(forms.speculators, tree=True, variables=ON),
+}
+
+# Other speculation, stock and with the plugin. SGLang serves DFLASH on a CPU up to 0.5.15.post1,
+# where its draft's embeddings are bfloat16 whatever the model is, and refuses it from 0.5.16 on.
+CASES |= {
+    f"{how}-{name}": ServerCase(draft, release, algorithm, launcher, arguments=arguments)
+    for name, draft, release, algorithm, arguments in [
+        ("standalone", other_drafts.standalone, releases.DEFAULT, "STANDALONE", ()),
+        ("dflash", other_drafts.dflash, "0.5.15.post1", "DFLASH", ("--dtype", "bfloat16")),
+    ]
+    for how, launcher in [("stock", server.STOCK), ("plugin", server.OURS)]
+}
+
+# Two tensor-parallel ranks over gloo. SGLang wants a core named for each rank where there are more
+# ranks than memory nodes; nothing is bound without AMX. It opens a communicator on any NCCL that
+# it finds, and torch brings one.
+TWO_RANKS = ("--tp-size", "2")
+TWO_RANKS_VARIABLES = {"SGLANG_CPU_OMP_THREADS_BIND": "0|0", "SGLANG_NCCL_SO_PATH": "none"}
+CASES |= {
+    name: ServerCase(
+        forms.founding,
+        release,
+        launcher=server.OURS,
+        arguments=TWO_RANKS,
+        variables=TWO_RANKS_VARIABLES,
+    )
+    for name, release in [("two-ranks", releases.DEFAULT), ("0.5.9 two-ranks", "0.5.9")]
+}
+CASES |= {
+    "two-ranks no-k": ServerCase(
+        without("midlayer.self_attn.k_proj.weight"),
+        launcher=server.OURS,
+        arguments=TWO_RANKS,
+        variables=TWO_RANKS_VARIABLES,
+    ),
 }
 
 
@@ -203,16 +238,33 @@ def serve(case: ServerCase, folder: Path) -> Outcome:
         folder / "server.log",
         arguments,
         launcher=case.launcher,
-        variables=case.variables,
+        variables={STATUS_DIR: str(folder / "status"), **case.variables},
     ) as running:
         try:
             running.wait_until_ready()
         except server.ServerDied as died:
-            return Outcome(None, died.log)
+            return Outcome(None, died.log, exit_status=died.status)
         served = running.generate(prompts, OUTLOOK.new_tokens)
         at_once = running.generate_at_once(prompts, OUTLOOK.new_tokens)
         running.settle()
-        return Outcome(served, running.log, at_once)
+        reports = tuple(selfreport.read_all(folder / "status"))
+        status = ask_status(environment, running) if case.ask_status else {}
+        return Outcome(served, running.log, at_once, reports, status)
+
+
+def ask_status(environment: Environment, running: server.Server) -> dict[str, Any]:
+    """Return what the command line tells of a running server."""
+    command = [environment.python.with_name("sglang-eagle3"), "status", "--json"]
+    finished = subprocess.run(
+        [*command, "--server", f"127.0.0.1:{running.port}"],
+        env=server.process_variables(environment, {}),
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert finished.returncode == 0, finished.stdout + finished.stderr
+    told: dict[str, Any] = json.loads(finished.stdout)
+    return told
 
 
 def ask_engine(case: ServerCase, environment: Environment, draft: Path, folder: Path) -> Outcome:

@@ -13,8 +13,8 @@ RELEASE = releases.find(releases.DEFAULT)
 QUIRK = RELEASE.quirks[RELEASE.worker]
 
 
-def expected(case: str) -> list[list[int]]:
-    return OUTLOOK.histograms(case, QUIRK, PROMPTS)
+def expected(case: str, quirk: str = QUIRK) -> list[list[int]]:
+    return OUTLOOK.histograms(case, quirk, PROMPTS)
 
 
 @pytest.mark.serves("reference")
@@ -26,7 +26,13 @@ def test_the_reference_is_transformers_own_text(outcomes: Outcomes) -> None:
 
 
 # plugin-c runs on poisoned memory: it does no harm to a draft that is whole.
-REPAIRED = ["plugin-a", "plugin-b", "plugin-c", "plugin-d"]
+# plugin-nbr is the second drafter, trained as speculators does by default.
+REPAIRED = ["plugin-a", "plugin-b", "plugin-c", "plugin-d", "plugin-nbr"]
+FROM_SPECULATORS = ("plugin-c", "plugin-nbr")
+
+
+def as_trained(case: str) -> list[list[int]]:
+    return expected("norm_before_residual" if case == "plugin-nbr" else "trained")
 
 
 @pytest.mark.serves("reference", *REPAIRED)
@@ -35,7 +41,7 @@ class TestRepaired:
     def test_the_histogram_is_the_expected_one(self, outcomes: Outcomes, case: str) -> None:
         served = outcomes[case].served
         assert served is not None, outcomes[case].log[-4000:]
-        assert served.histograms == expected("trained")
+        assert served.histograms == as_trained(case)
 
     def test_the_text_is_that_without_speculation(self, outcomes: Outcomes, case: str) -> None:
         reference, served = outcomes["reference"].served, outcomes[case].served
@@ -46,12 +52,17 @@ class TestRepaired:
     def test_a_batch_is_served_alike(self, outcomes: Outcomes, case: str) -> None:
         at_once = outcomes[case].at_once
         assert at_once is not None
-        assert at_once.histograms == expected("trained")
+        assert at_once.histograms == as_trained(case)
         assert at_once.texts == OUTLOOK.texts[:PROMPTS]
 
     def test_every_tensor_is_accounted_for(self, outcomes: Outcomes, case: str) -> None:
-        tensors = 15 if case == "plugin-c" else 14  # speculators keeps the target's embedding
+        tensors = 15 if case in FROM_SPECULATORS else 14  # speculators keeps the target's embedding
         told = f"draft-weights: all {tensors} tensors of the draft loaded"
+        assert outcomes[case].log.count(told) == 1
+
+    def test_what_was_shared_is_told(self, outcomes: Outcomes, case: str) -> None:
+        equal = ", equal to the draft's own" if case in FROM_SPECULATORS else ""
+        told = f"embed-head: embedding: the target's{equal}; head: the draft's own;"
         assert outcomes[case].log.count(told) == 1
 
     def test_the_captured_layers_are_told(self, outcomes: Outcomes, case: str) -> None:
@@ -66,6 +77,19 @@ def test_the_variable_works_under_the_engine(outcomes: Outcomes) -> None:
     assert outcome.served.histograms == expected("trained")
     assert outcome.served.texts == OUTLOOK.texts[:PROMPTS]
     assert "draft-weights: all 15 tensors of the draft loaded" in outcome.log
+
+
+@pytest.mark.serves("plugin-nbr", "0.5.9 plugin-nbr")
+@pytest.mark.parametrize("release", [releases.DEFAULT, "0.5.9"])
+def test_norm_before_residual_is_computed(outcomes: Outcomes, release: str) -> None:
+    served_by = releases.find(release)
+    outcome = outcomes["plugin-nbr" if release == releases.DEFAULT else f"{release} plugin-nbr"]
+    assert outcome.served is not None, outcome.log[-4000:]
+    quirk = served_by.quirks[served_by.worker]
+    assert outcome.served.histograms == expected("norm_before_residual", quirk)
+    assert outcome.served.histograms != expected("norm_before_residual_ignored", quirk)
+    assert outcome.served.texts == OUTLOOK.texts[:PROMPTS]
+    assert "draft-forward: computed for LlamaForCausalLMEagle3: norm_before_residual" in outcome.log
 
 
 @pytest.mark.serves("plugin-d")
@@ -127,11 +151,13 @@ class TestRefused:
         assert "SGLANG_EAGLE3_PATCH=-draft-weights" in outcome.log
         assert telling_lines(outcome.log) != []
 
-    @pytest.mark.serves("plugin-nbr")
-    def test_norm_before_residual_by_name(self, outcomes: Outcomes) -> None:
-        assert outcomes["plugin-nbr"].served is None
+    @pytest.mark.serves("plugin-nbr-off")
+    def test_norm_before_residual_by_name_where_it_is_not_computed(
+        self, outcomes: Outcomes
+    ) -> None:
+        assert outcomes["plugin-nbr-off"].served is None
         assert "norm_before_residual is true, which no SGLang release computes" in (
-            outcomes["plugin-nbr"].log
+            outcomes["plugin-nbr-off"].log
         )
 
 

@@ -60,3 +60,9 @@ def test_the_command_shows_every_process_of_a_server(outcomes: Outcomes) -> None
     scheduler = next(process for process in shown.values() if process["role"] == "scheduler")
     assert scheduler["facts"]["captured_layers"] == [2, 4, 5]
     assert scheduler["facts"]["algorithm"] == "EAGLE3"
+
+
+@pytest.mark.serves("two-ranks")
+def test_each_rank_reports_itself(outcomes: Outcomes) -> None:
+    names = {report["name"] for report in outcomes["two-ranks"].reports}
+    assert names == {"main", "scheduler TP0", "scheduler TP1", "detokenizer"}

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
 
 import pytest
 
+from sglang_eagle3_patch.hooks import PATCHES
 from tests.server.cases import OUTLOOK, PROMPTS
 from tests.server.conftest import Outcomes
+
+# What a patch says of what it does is "sglang-eagle3-patch: <its name>: ..", and acceptance.
+OURS = re.compile(
+    rf"sglang-eagle3-patch: (?:{'|'.join(p.name for p in PATCHES)}):|Verify steps?:? \d"
+)
+
+
+def told_by_patches(log: str) -> list[str]:
+    return [line for line in log.splitlines() if OURS.search(line)]
 
 
 @pytest.mark.serves("plugin-no-speculation")
@@ -17,7 +28,7 @@ def test_without_speculation(outcomes: Outcomes) -> None:
     assert outcome.served is not None
     assert outcome.served.texts == OUTLOOK.texts[:PROMPTS]
     assert outcome.served.accept_length is None
-    assert "sglang-eagle3-patch" not in outcome.log
+    assert told_by_patches(outcome.log) == []
 
 
 # SGLang compiles NGRAM's corpus on first use, by a build that does not quote paths.
@@ -30,8 +41,13 @@ cannot_compile = pytest.mark.skipif(
 @pytest.mark.parametrize(
     "algorithm",
     [
-        # An EAGLE-1 draft under NEXTN goes through the same workers; NGRAM has no draft model.
+        # An EAGLE-1 draft under NEXTN goes through the same workers; so does a STANDALONE draft,
+        # which is a model of its own. DFLASH has an fc over captured states, NGRAM no draft model.
         pytest.param("nextn", marks=pytest.mark.serves("stock-nextn", "plugin-nextn")),
+        pytest.param(
+            "standalone", marks=pytest.mark.serves("stock-standalone", "plugin-standalone")
+        ),
+        pytest.param("dflash", marks=pytest.mark.serves("stock-dflash", "plugin-dflash")),
         pytest.param(
             "ngram", marks=[pytest.mark.serves("stock-ngram", "plugin-ngram"), cannot_compile]
         ),
@@ -43,4 +59,4 @@ def test_other_speculation(outcomes: Outcomes, algorithm: str) -> None:
     assert plugin.served is not None, plugin.log[-3000:]
     assert plugin.served.histograms == stock.served.histograms
     assert plugin.served.texts == stock.served.texts == OUTLOOK.texts[:PROMPTS]
-    assert "sglang-eagle3-patch" not in plugin.log
+    assert told_by_patches(plugin.log) == []
