@@ -21,12 +21,11 @@ from typing import Any
 
 from sglang_eagle3_patch.checkpoint import aux_layers
 from sglang_eagle3_patch.checkpoint.config import ConfigNotUnderstood, is_eagle3
-from sglang_eagle3_patch.checkpoint.header import CheckpointUnreadable
-from sglang_eagle3_patch.checkpoint.locate import local_folder
 from sglang_eagle3_patch.checkpoint.spec import DraftSpec
 from sglang_eagle3_patch.engine.patch import Hook, Patch, Risk
 from sglang_eagle3_patch.errors import DraftError
 from sglang_eagle3_patch.hooks.parts.launch_facts import facts
+from sglang_eagle3_patch.hooks.parts.local_draft import read_draft
 from sglang_eagle3_patch.hooks.parts.source_probe import raises_over, source_says
 from sglang_eagle3_patch.hooks.parts.target_capture import (
     capture_exactly,
@@ -57,7 +56,7 @@ def get_config_dict(
     if not isinstance(eagle_config, dict) or eagle_config.get("use_aux_hidden_state", True):
         return result
     path = args[0] if args else kwargs["pretrained_model_name_or_path"]
-    spec = _read_draft(str(path), kwargs.get("revision"))
+    spec = read_draft(str(path), kwargs.get("revision"), NAME)
     if spec is None or (spec.num_aux or 0) < 2:
         return result
     logger.warning(
@@ -107,7 +106,7 @@ def _check_runner(runner: Any) -> None:
     draft = getattr(runner.server_args, "speculative_draft_model_path", None)
     if draft:
         revision = getattr(runner.server_args, "speculative_draft_model_revision", None)
-        check_capture(runner.model, _read_draft(draft, revision), draft)
+        check_capture(runner.model, read_draft(draft, revision, NAME), draft)
 
 
 def check_capture(target: Any, spec: DraftSpec | None, draft: str) -> None:
@@ -182,19 +181,6 @@ def _refuse_impossible(
             f"inputs of layers {captured} are captured for {draft} ({source}), but {problem}",
             _NAME_THEM,
         )
-
-
-def _read_draft(name_or_path: str, revision: str | None) -> DraftSpec | None:
-    # Read anew each time: a hub draft's weights may arrive later than its config.
-    folder = local_folder(name_or_path, revision)
-    if folder is None:
-        return None
-    try:
-        return DraftSpec.read(folder)
-    except CheckpointUnreadable as error:
-        # SGLang is about to read the same files; a broken one is its error to raise.
-        logger.warning("sglang-eagle3-patch: %s: %s", NAME, error)
-        return None
 
 
 def corrects_the_flag(_config_class: Any) -> bool:

@@ -5,15 +5,16 @@ nested), and its draft classes ignore flags they don't implement: the draft then
 something else than was trained, without a word.
 Where: `PretrainedConfig.get_config_dict`, through which transformers and SGLang read every
 `config.json`; `__init__` of both draft classes, where it is known what the class can compute.
-How: a speculators EAGLE-3 config is translated in memory; everything else passes untouched. After
-construction, each flag of the config is compared with what the model has.
+How: a speculators EAGLE-3 config is translated in memory, the rope of any EAGLE-3 config is stated
+in both forms that transformers has had; everything else passes untouched. After construction, each
+flag of the config is compared with what the model has, draft-forward's pieces included.
 When it can go: when upstream reads speculators configs and refuses flags it ignores.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from sglang_eagle3_patch.checkpoint.config import (
@@ -24,12 +25,24 @@ from sglang_eagle3_patch.checkpoint.config import (
 )
 from sglang_eagle3_patch.engine.patch import Hook, Patch, Risk
 from sglang_eagle3_patch.errors import DraftError
-from sglang_eagle3_patch.hooks.parts.expected_tensors import inner_model
+from sglang_eagle3_patch.hooks.parts.asked_flags import AskedFlags
+from sglang_eagle3_patch.hooks.parts.draft_pieces import lacking, trained_amplitude
 from sglang_eagle3_patch.hooks.parts.source_probe import raises_over, source_says
 
 logger = logging.getLogger(__name__)
 
 NAME = "draft-config"
+_RETRAIN = "serve a draft trained without it, or a release that computes it"
+# What the draft class lacks and nothing put in; draft-forward puts most of it in.
+_IGNORED = {
+    "norm_before_residual": "norm_before_residual is true, which no SGLang release computes",
+    "norm_before_fc": "norm_before_fc is true, and the class has no input_norm",
+    "fc_norm": "fc_norm is true, and the class has no fc_norm",
+    "norm_output": "norm_output is true, and the class recurs before the norm",
+    "qk_norm": "its layer is Qwen3's, and the class has no q_norm and k_norm",
+    "qkv_bias": "attention_bias is true, and the class builds q, k and v without a bias",
+    "mlp_bias": "mlp_bias is true, and the class builds its MLP without a bias",
+}
 
 
 def get_config_dict(
@@ -38,10 +51,12 @@ def get_config_dict(
     """Around `get_config_dict(path, …) -> (config, unused keyword arguments)`."""
     result = wrapped(*args, **kwargs)
     config = result[0]
-    if not (isinstance(config, dict) and is_speculators(config) and is_eagle3(config)):
+    if not (isinstance(config, dict) and is_eagle3(config)):
         return result
+    if not is_speculators(config):
+        return (with_older_rope(config), *result[1:])
     try:
-        return (from_speculators(config), *result[1:])
+        return (from_speculators(as_llama(config)), *result[1:])
     except ConfigNotUnderstood as error:
         path = args[0] if args else kwargs.get("pretrained_model_name_or_path")
         raise DraftError(
@@ -49,6 +64,33 @@ def get_config_dict(
             f"the config of the draft {path} can't be read: {error}",
             "train or convert the draft with a llama layer",
         ) from error
+
+
+def as_llama(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a speculators config whose Qwen3 layer is called what it is to SGLang's draft class:
+    a llama layer that also norms q and k (`qk_norm`)."""
+    layer = config["transformer_layer_config"]
+    if not isinstance(layer, Mapping) or layer.get("model_type") != "qwen3":
+        return config
+    return {
+        **config,
+        "transformer_layer_config": {**layer, "model_type": "llama", "qk_norm": True},
+    }
+
+
+def with_older_rope(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a config whose rope transformers 4 understands too: it reads `rope_theta` and
+    `rope_scaling`, and files that version 5 wrote have neither."""
+    parameters = config.get("rope_parameters")
+    if not isinstance(parameters, Mapping) or "rope_theta" not in parameters:
+        return dict(config)
+    older: dict[str, Any] = {"rope_theta": parameters["rope_theta"]}
+    scaling = {key: value for key, value in parameters.items() if key != "rope_theta"}
+    if scaling.keys() - {"rope_type"} or scaling.get("rope_type", "default") != "default":
+        older["rope_scaling"] = scaling
+    # What the file itself states goes before; null states nothing.
+    stated = {key for key in older if config.get(key) is not None}
+    return {**config, **{key: older[key] for key in older.keys() - stated}}
 
 
 def draft_init(
@@ -69,17 +111,10 @@ def draft_init(
 
 
 def ignored_flags(draft: Any) -> list[tuple[str, str]]:
-    """Return what the draft's config asks for and its class ignores, each with a remedy."""
-    config, model = draft.config, inner_model(draft)
-    eagle_config = getattr(config, "eagle_config", None) or {}
-
-    def asked(*names: str) -> bool:
-        return any(eagle_config.get(name) or getattr(config, name, False) for name in names)
-
+    """Return what the draft's config asks for and the model in hand ignores, with remedies."""
+    asked = AskedFlags.of(draft.config)
     found: list[tuple[str, str]] = []
-    retrain = "serve a draft trained without it, or a release that computes it"
-    stated = getattr(config, "norm_before_residual", False)
-    if stated is None:
+    if asked.norm_before_residual is None:
         found.append(
             (
                 "norm_before_residual is unstated, and trainers differ in what they take it for",
@@ -87,24 +122,28 @@ def ignored_flags(draft: Any) -> list[tuple[str, str]]:
                 "as it was trained",
             )
         )
-    elif stated:
-        found.append(("norm_before_residual is true, which no SGLang release computes", retrain))
-    if asked("norm_before_fc") and getattr(model, "input_norm", None) is None:
-        found.append(("norm_before_fc is true, and the class has no input_norm", retrain))
-    if asked("fc_norm", "use_aux_norm") and getattr(model, "fc_norm", None) is None:
-        found.append(("fc_norm is true, and the class has no fc_norm", retrain))
-    if asked("norm_output") and not getattr(model, "norm_output", False):
-        found.append(("norm_output is true, and the class recurs before the norm", retrain))
-    window = _trained_window(config)
+    found += [(_IGNORED[flag], _RETRAIN) for flag in lacking(draft, asked)]
+    if (amplitude := trained_amplitude(draft)) is not None:
+        found.append(
+            (f"its yarn has an amplitude of {amplitude:.4g}, and the class another", _RETRAIN)
+        )
+    window = _trained_window(draft.config)
     # Trainers count a window's keys with the token itself, SGLang without it.
-    if window is not None and getattr(draft, "_draft_window_size", None) != window - 1:
+    if window is not None and _served_window(draft) != window - 1:
         remedy = (
             f"start with --speculative-draft-window-size {window - 1}"
-            if hasattr(draft, "_draft_window_size")
-            else retrain
+            if hasattr(draft, "get_attention_sliding_window_size")
+            else _RETRAIN
         )
         found.append((f"it attends to a sliding window of {window} tokens", remedy))
     return found
+
+
+def _served_window(draft: Any) -> int | None:
+    # Releases before 0.5.12 have no window for drafts.
+    ask = getattr(draft, "get_attention_sliding_window_size", None)
+    window: int | None = ask() if ask is not None else None
+    return window
 
 
 def _trained_window(config: Any) -> int | None:
@@ -148,6 +187,7 @@ PATCH = Patch(
         Hook(
             module="sglang.srt.models.kimi_k25_eagle3",
             attribute="Eagle3DeepseekV2ForCausalLM.__init__",
+            absent_module_ok=True,
             parameters=("config",),
             wrapper=draft_init,
             fixed_when=refuses_flags,
@@ -159,6 +199,8 @@ PATCH = Patch(
     upstream="https://github.com/sgl-project/sglang/issues/33966",
     remove_when="a speculators config loads and a flag the class lacks is an error",
     risk=Risk.NUMERICS,
+    # What draft-forward put into the model is no longer ignored.
+    after=("draft-forward",),
     patch_files=(
         "patches/sglang/0.5.9/0002-Spec-Read-speculators-EAGLE-3-configs-and-refuse-ign.patch",
         "patches/sglang/0.5.23/0001-Spec-Read-speculators-EAGLE-3-configs-and-refuse-ign.patch",

@@ -21,7 +21,11 @@ from typing import Any
 from sglang_eagle3_patch.checkpoint.config import EAGLE3_ARCHITECTURES
 from sglang_eagle3_patch.engine.patch import Hook, Patch, Risk
 from sglang_eagle3_patch.errors import DraftError
-from sglang_eagle3_patch.hooks.parts.expected_tensors import inner_model, uses_aux_hidden_states
+from sglang_eagle3_patch.hooks.parts.expected_tensors import (
+    fc_input_width,
+    inner_model,
+    uses_aux_hidden_states,
+)
 from sglang_eagle3_patch.hooks.parts.launch_facts import captured_layers, speculative_algorithm
 from sglang_eagle3_patch.hooks.parts.source_probe import raises_over
 
@@ -96,11 +100,6 @@ def check_algorithm(draft: Any, algorithm: Any) -> None:
             "fc would be skipped",
             "start with --speculative-algorithm EAGLE3",
         )
-
-
-def fc_input_width(fc: Any) -> int:
-    """Return the number of values `fc` takes: a torch or an SGLang linear."""
-    return int(fc.in_features if hasattr(fc, "in_features") else fc.input_size)
 
 
 def replay_draft_extend(

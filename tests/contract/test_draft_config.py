@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+import sglang_eagle3_patch
 from sglang_eagle3_patch.errors import DraftError
+from sglang_eagle3_patch.hooks.draft_config import with_older_rope
+from sglang_eagle3_patch.settings import PREFIX
 from tests.contract.conftest import DraftFactory
 from tests.contract.drafts import mla_config
 from tests.cpu_sglang.pair import forms
@@ -63,12 +66,45 @@ class TestSpeculatorsConfig:
             make_config(config)
         assert not isinstance(refusal.value, DraftError)
 
-    def test_a_qwen3_layer_is_refused_by_name(self, make_config: MakeConfig) -> None:
-        with pytest.raises(DraftError, match=r"draft-config: .*model_type is 'qwen3'"):
-            make_config(with_layer(model_type="qwen3"))
+    def test_a_qwen3_layer_is_llamas_with_norms_of_q_and_k(self, make_config: MakeConfig) -> None:
+        config = make_config(with_layer(model_type="qwen3"))
+        assert config.model_type == "llama"
+        assert config.qk_norm
+
+    def test_a_layer_of_another_kind_is_refused_by_name(self, make_config: MakeConfig) -> None:
+        with pytest.raises(DraftError, match=r"draft-config: .*model_type is 'gpt_oss'"):
+            make_config(with_layer(model_type="gpt_oss"))
 
 
-@pytest.mark.usefixtures("plugin")
+@pytest.mark.parametrize(
+    ("parameters", "older"),
+    [
+        ({"rope_theta": 5e4, "rope_type": "default"}, {"rope_theta": 5e4}),
+        (
+            {"rope_theta": 5e4, "rope_type": "yarn", "factor": 4.0},
+            {"rope_theta": 5e4, "rope_scaling": {"rope_type": "yarn", "factor": 4.0}},
+        ),
+        ({"full_attention": {"rope_theta": 5e4}}, {}),
+    ],
+)
+def test_a_native_config_states_its_rope_for_transformers_4_too(
+    parameters: dict[str, Any], older: dict[str, Any]
+) -> None:
+    # transformers 4 is not in this environment; test_draft_forward runs where it is (0.5.9).
+    config = {"rope_parameters": parameters, "rope_scaling": None}
+    assert with_older_rope(config) == {**config, **older}
+    assert with_older_rope({**config, "rope_theta": 1e6})["rope_theta"] == 1e6
+
+
+@pytest.fixture
+def without_draft_forward(rank: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv(PREFIX, "-draft-forward")
+    sglang_eagle3_patch.activate()
+    yield
+    sglang_eagle3_patch.deactivate()
+
+
+@pytest.mark.usefixtures("without_draft_forward")
 class TestFlagsTheClassIgnores:
     def test_norm_before_residual(self, make_draft: DraftFactory) -> None:
         with pytest.raises(DraftError, match="norm_before_residual is true") as refusal:
@@ -79,10 +115,6 @@ class TestFlagsTheClassIgnores:
         with pytest.raises(DraftError, match="norm_before_residual is true"):
             make_draft({**forms.sglang_config(), "norm_before_residual": True})
 
-    def test_norm_before_residual_unstated(self, make_draft: DraftFactory) -> None:
-        with pytest.raises(DraftError, match="norm_before_residual is unstated"):
-            make_draft(forms.speculators_config(None))
-
     def test_norm_before_residual_in_the_mla_class(self, make_draft: DraftFactory) -> None:
         with pytest.raises(DraftError, match="norm_before_residual is true"):
             make_draft({**mla_config(), "norm_before_residual": True})
@@ -91,9 +123,36 @@ class TestFlagsTheClassIgnores:
         with pytest.raises(DraftError, match=r"norm_before_fc is true.*no input_norm"):
             make_draft({**mla_config(), "eagle_config": {"norm_before_fc": True}})
 
+    def test_a_qwen3_layer(self, make_draft: DraftFactory) -> None:
+        with pytest.raises(DraftError, match=r"Qwen3's, and the class has no q_norm"):
+            make_draft(with_layer(model_type="qwen3"))
+
     def test_flags_the_class_has_are_taken(self, make_draft: DraftFactory) -> None:
         for flags in ({"norm_before_fc": True}, {"fc_norm": True}, {"norm_output": True}):
             make_draft({**forms.speculators_config(False), **flags})
+
+    def test_every_ignored_flag_is_told(self, make_draft: DraftFactory) -> None:
+        config = with_layer(layer_types=["sliding_attention"], sliding_window=512)
+        with pytest.raises(DraftError, match=r"norm_before_residual.*; .*window of 512"):
+            make_draft({**config, "norm_before_residual": True})
+
+
+@pytest.mark.usefixtures("plugin")
+class TestFlags:
+    def test_what_draft_forward_computes_is_taken(self, make_draft: DraftFactory) -> None:
+        make_draft({**with_layer(model_type="qwen3"), "norm_before_residual": True})
+        flags = {"norm_before_residual": True, "eagle_config": {"norm_before_fc": True}}
+        make_draft({**mla_config(), **flags})
+
+    def test_norm_before_residual_unstated(self, make_draft: DraftFactory) -> None:
+        with pytest.raises(DraftError, match="norm_before_residual is unstated"):
+            make_draft(forms.speculators_config(None))
+
+    def test_two_norms_in_an_order_the_class_has_not_are_refused(
+        self, make_draft: DraftFactory
+    ) -> None:
+        with pytest.raises(DraftError, match=r"norm_before_fc is true.*no input_norm"):
+            make_draft({**mla_config(), "norm_before_fc": True, "fc_norm": True})
 
     def test_a_window_needs_its_flag(self, make_draft: DraftFactory) -> None:
         config = with_layer(layer_types=["sliding_attention"], sliding_window=512)
@@ -117,11 +176,6 @@ class TestFlagsTheClassIgnores:
     ) -> None:
         config = make_draft({**forms.sglang_config(), "model_type": "gpt_oss"}).config
         assert "sliding_attention" in config.layer_types
-
-    def test_every_ignored_flag_is_told(self, make_draft: DraftFactory) -> None:
-        config = with_layer(layer_types=["sliding_attention"], sliding_window=512)
-        with pytest.raises(DraftError, match=r"norm_before_residual.*; .*window of 512"):
-            make_draft({**config, "norm_before_residual": True})
 
 
 def test_stock_ignores_norm_before_residual(make_draft: DraftFactory) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -190,3 +191,43 @@ class TestOptionalTensors:
         draft = make_draft({**forms.sglang_config(), "tie_word_embeddings": True})
         with pytest.raises(DraftError, match=r"1 not used: lm_head.weight \[320, 128\]"):
             draft.load_weights(iter(forms.drafter_weights().items()))
+
+
+@pytest.mark.usefixtures("plugin")
+class TestNormOfALaterLayer:
+    """Trainers call it `input_layernorm`; SGLang's class has that too, and uses `hidden_norm`."""
+
+    CONFIG: dict[str, Any] = {**forms.sglang_config(), "num_hidden_layers": 2}  # noqa: RUF012
+
+    def tensors(self, **norms: float) -> Tensors:
+        first = forms.rename_layer(forms.drafter_weights())
+        second = {
+            name.replace("layers.0.", "layers.1."): value
+            for name, value in first.items()
+            if name.startswith("layers.0.") and "_norm." not in name and "input_l" not in name
+        }
+        for part in "qkv":
+            name = f"layers.1.self_attn.{part}_proj.weight"
+            second[name] = second[name][:, :128]
+        norm = {f"layers.1.{name}.weight": torch.full((128,), x) for name, x in norms.items()}
+        return {**norm, **first, **second}
+
+    @pytest.mark.parametrize("name", ["input_layernorm", "hidden_norm"])
+    def test_either_name_is_taken(self, make_draft: DraftFactory, name: str) -> None:
+        draft = make_draft(self.CONFIG)
+        draft.load_weights(iter(self.tensors(**{name: 7.0}).items()))
+        assert draft.model.layers[1].hidden_norm.weight.tolist() == [7.0] * 128
+
+    @pytest.mark.parametrize("turned", [False, True])
+    def test_a_file_with_both_has_told_which_is_which(
+        self, make_draft: DraftFactory, turned: bool
+    ) -> None:
+        draft = make_draft(self.CONFIG)
+        tensors = list(self.tensors(input_layernorm=5.0, hidden_norm=7.0).items())
+        draft.load_weights(iter(tensors[::-1] if turned else tensors))
+        assert draft.model.layers[1].hidden_norm.weight.tolist() == [7.0] * 128
+        assert draft.model.layers[1].input_layernorm.weight.tolist() == [5.0] * 128
+
+    def test_without_either_it_is_missing(self, make_draft: DraftFactory) -> None:
+        with pytest.raises(DraftError, match=r"1 missing: layers.1.hidden_norm.weight \[128\]"):
+            make_draft(self.CONFIG).load_weights(iter(self.tensors().items()))

@@ -35,6 +35,11 @@ def inner_model(draft: Any) -> Any:
     return draft.model
 
 
+def fc_input_width(fc: Any) -> int:
+    """Return the number of values `fc` takes: a torch or an SGLang linear."""
+    return int(fc.in_features if hasattr(fc, "in_features") else fc.input_size)
+
+
 def uses_aux_hidden_states(model: Any) -> bool:
     """Whether a draft (or its inner model) takes aux hidden states; its config can say no."""
     eagle_config = getattr(model.config, "eagle_config", None) or {}

@@ -1,0 +1,266 @@
+"""embed-head: embedding, head and vocabulary of a draft are those its checkpoint says.
+
+Why: SGLang overwrites a trained embedding with the target's, and a full head when the config
+states no draft vocabulary; with `tie_word_embeddings` it drops the head; without a head of the
+target's size it serves a random one; `d2t` is taken as offsets whatever it holds.
+Where: `PretrainedConfig.get_config_dict`, for what must be known before the model is built;
+`load_weights` of both draft classes, for what came; their `set_embed` and `set_embed_and_head`,
+by which a worker hands the target's tensors over.
+How: config keys are set by the tensors in the draft's files, where they are local. Of what the
+draft brought, what differs in value from the target's is kept. `d2t` is checked before the class
+takes it.
+When it can go: when upstream decides by the checkpoint and checks `d2t`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from sglang_eagle3_patch.checkpoint import vocab_map
+from sglang_eagle3_patch.checkpoint.config import is_eagle3, is_speculators
+from sglang_eagle3_patch.checkpoint.layouts import canonical_name
+from sglang_eagle3_patch.checkpoint.spec import DraftSpec
+from sglang_eagle3_patch.engine.patch import Hook, Patch, Risk
+from sglang_eagle3_patch.errors import DraftError
+from sglang_eagle3_patch.hooks.parts.expected_tensors import inner_model
+from sglang_eagle3_patch.hooks.parts.local_draft import read_draft
+from sglang_eagle3_patch.hooks.parts.source_probe import raises_over, source_says
+
+logger = logging.getLogger(__name__)
+
+NAME = "embed-head"
+_EMBED, _HEAD = "embed_tokens.weight", "lm_head.weight"
+# Set on a draft at its first load: which of the two its checkpoint had.
+_BROUGHT = "_eagle3_patch_brought"
+
+
+def get_config_dict(
+    wrapped: Callable[..., Any], _class: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """Around `get_config_dict(path, …) -> (config, unused keyword arguments)`."""
+    result = wrapped(*args, **kwargs)
+    config = result[0]
+    if not isinstance(config, dict) or is_speculators(config) or not is_eagle3(config):
+        return result
+    path = str(args[0] if args else kwargs["pretrained_model_name_or_path"])
+    spec = read_draft(path, kwargs.get("revision"), NAME)
+    corrected = corrected_config(config, spec)
+    changed = {
+        key: corrected.get(key, "dropped")
+        for key in config.keys() | corrected.keys()
+        if key not in corrected or key not in config or config[key] != corrected[key]
+    }
+    if changed:
+        logger.info("sglang-eagle3-patch: %s: %s is read with %s", NAME, path, changed)
+    return (corrected, *result[1:])
+
+
+def corrected_config(config: Mapping[str, Any], spec: DraftSpec | None) -> dict[str, Any]:
+    """Return a draft's config in SGLang's form with the keys that its tensors decide.
+
+    Without headers (a hub draft not downloaded yet, pickled weights) nothing is decided but that
+    a null `target_hidden_size` says nothing.
+    """
+    corrected = dict(config)
+    if corrected.get("target_hidden_size", "") is None:
+        del corrected["target_hidden_size"]
+    if spec is None or not spec.tensors:
+        return corrected
+    head, vocab = spec.tensors.get(_HEAD), config.get("vocab_size")
+    stated = config.get("draft_vocab_size")
+    if head is not None:
+        if config.get("tie_word_embeddings"):
+            corrected["tie_word_embeddings"] = False
+        if stated is None:
+            corrected["draft_vocab_size"] = head.shape[0]
+    elif stated is None and spec.has_d2t:
+        # A map without its head: draft-weights tells that the head is missing.
+        corrected["draft_vocab_size"] = spec.tensors["d2t"].shape[0]
+    elif stated in (None, vocab) and not config.get("tie_word_embeddings"):
+        corrected["draft_vocab_size"] = None  # in SGLang's words: the target's head
+    return corrected
+
+
+def load_weights(
+    wrapped: Callable[..., Any], draft: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """Around a draft class's first `load_weights(weights)`; later ones are weight updates."""
+    if hasattr(draft, _BROUGHT):
+        return wrapped(*args, **kwargs)
+    weights, rest = (args[0], args[1:]) if args else (kwargs.pop("weights"), ())
+    brought: set[str] = set()
+
+    def with_checked_map() -> Iterator[tuple[str, Any]]:
+        maps: dict[str, tuple[str, Any]] = {}
+        for name, tensor in weights:
+            canonical = canonical_name(name)
+            if canonical in ("d2t", "t2d"):
+                maps[canonical] = (name, tensor)
+                continue
+            brought.update({canonical} & {_EMBED, _HEAD})
+            yield name, tensor
+        if "d2t" in maps:
+            name, d2t = maps["d2t"]
+            yield name, offsets(draft.config, d2t, maps.get("t2d", ("", None))[1])
+        if "t2d" in maps:
+            yield maps["t2d"]
+
+    result = wrapped(with_checked_map(), *rest, **kwargs)
+    setattr(draft, _BROUGHT, frozenset(brought))
+    return result
+
+
+def offsets(config: Any, d2t: Any, t2d: Any) -> Any:
+    """Return `d2t` `[draft vocabulary]` as offsets from draft ids to target ids, integers.
+
+    Raises `DraftError` when it maps to no target ids, or when offsets and target ids would both
+    do and no `t2d` `[vocabulary]` tells. Target ids are made offsets, with a warning.
+    """
+    import torch
+
+    vocab, size = config.vocab_size, d2t.shape[0]
+    marks = None if t2d is None else t2d.bool().flatten().tolist()
+    if marks is not None and (len(marks) != vocab or sum(marks) != size):
+        logger.warning(
+            "sglang-eagle3-patch: %s: t2d marks %d of %d tokens, but the draft knows %d of %d; d2t "
+            "is checked without it",
+            NAME,
+            sum(marks),
+            len(marks),
+            size,
+            vocab,
+        )
+        marks = None
+    found = vocab_map.check(d2t.tolist(), vocab, None, marks)
+    if found.kind == "broken" or (found.kind == "offset" and found.reason):
+        shown = f" (the first: {list(found.values)})" if found.values else ""
+        raise DraftError(
+            NAME,
+            f"d2t does not map {size} draft ids to {vocab} target ids: {found.reason}{shown}",
+            "take d2t from the trainer anew, as offsets, with its t2d",
+        )
+    if found.kind == "absolute":
+        logger.warning(
+            "sglang-eagle3-patch: %s: d2t holds target ids where SGLang wants offsets; they are "
+            "made offsets. Fix: subtract 0, 1, 2, … from d2t in the checkpoint.",
+            NAME,
+        )
+        return d2t - torch.arange(size, dtype=d2t.dtype, device=d2t.device)
+    return d2t
+
+
+def set_embed(
+    wrapped: Callable[..., Any], draft: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """Around `set_embed(embed)`, by which the target's embedding is handed over."""
+    embed, *_ = args or kwargs.values()
+    kept, whose = choose(draft, _EMBED, inner_model(draft).embed_tokens, embed)
+    result = wrapped(kept)
+    _tell(draft, whose, "the draft's own")
+    return result
+
+
+def set_embed_and_head(
+    wrapped: Callable[..., Any], draft: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """Around `set_embed_and_head(embed, head)`, for a draft that states no vocabulary."""
+    embed, head = (*args, *kwargs.values())
+    kept_embed, whose_embed = choose(draft, _EMBED, inner_model(draft).embed_tokens, embed)
+    kept_head, whose_head = choose(draft, _HEAD, draft.lm_head, head)
+    result = wrapped(kept_embed, kept_head)
+    _tell(draft, whose_embed, whose_head)
+    return result
+
+
+def choose(draft: Any, name: str, module: Any, targets: Any) -> tuple[Any, str]:
+    """Return the draft's own weight if its checkpoint had one that differs, else the target's.
+
+    Both are this rank's part of the tensor. The one comparison of values waits for the device, as
+    loading does.
+    """
+    import torch
+
+    own = module.weight
+    if name not in getattr(draft, _BROUGHT, ()):
+        return targets, "the target's"
+    same_shape = targets is not None and own.shape == targets.shape
+    if same_shape and torch.equal(own, targets.to(device=own.device, dtype=own.dtype)):
+        return targets, "the target's, equal to the draft's own"
+    return own, "the draft's own"
+
+
+def _tell(draft: Any, embed: str, head: str) -> None:
+    mapped = getattr(draft, "hot_token_id", None)
+    logger.info(
+        "sglang-eagle3-patch: %s: embedding: %s; head: %s; draft vocabulary: %s of %d tokens",
+        NAME,
+        embed,
+        head,
+        draft.config.vocab_size if mapped is None else len(mapped),
+        draft.config.vocab_size,
+    )
+
+
+def decides_by_tensors(_config_class: Any) -> bool:
+    """Whether SGLang's own reader of configs, which moved, looks at a draft's tensors."""
+    readers = ("srt/utils/hf_transformers/config.py", "srt/utils/hf_transformers_utils.py")
+    return any(source_says(file, "draft_vocab_size", "lm_head") for file in readers)
+
+
+def checks_map(draft_class: Any) -> bool:
+    """Whether the class's `load_weights` raises over its `d2t`."""
+    return raises_over(draft_class, "load_weights", "d2t", "vocab_size")
+
+
+def keeps_own(draft_class: Any) -> bool:
+    """Whether the class's `set_embed` compares what it is handed with what it has."""
+    return source_says(
+        f"srt/models/{draft_class.__module__.rpartition('.')[2]}.py", "set_embed", "equal"
+    )
+
+
+def _hooks(module: str, draft_class: str) -> tuple[Hook, ...]:
+    touched = (
+        ("load_weights", ("weights",), load_weights, checks_map),
+        ("set_embed", ("embed",), set_embed, keeps_own),
+        ("set_embed_and_head", ("embed", "head"), set_embed_and_head, keeps_own),
+    )
+    return tuple(
+        Hook(
+            module=module,
+            attribute=f"{draft_class}.{method}",
+            # The MLA class came with 0.5.12.
+            absent_module_ok=module.endswith("kimi_k25_eagle3"),
+            parameters=parameters,
+            wrapper=wrapper,
+            fixed_when=fixed_when,
+        )
+        for method, parameters, wrapper, fixed_when in touched
+    )
+
+
+PATCH = Patch(
+    name=NAME,
+    title="Keep a draft's own embedding and head; check its vocabulary map",
+    hooks=(
+        Hook(
+            module="transformers.configuration_utils",
+            attribute="PretrainedConfig.get_config_dict",
+            parameters=("pretrained_model_name_or_path",),
+            wrapper=get_config_dict,
+            fixed_when=decides_by_tensors,
+        ),
+        *_hooks("sglang.srt.models.llama_eagle3", "LlamaForCausalLMEagle3"),
+        *_hooks("sglang.srt.models.kimi_k25_eagle3", "Eagle3DeepseekV2ForCausalLM"),
+    ),
+    processes=("main", "scheduler"),
+    applies=">=0.5.9",
+    reason="The target's embedding and head overwrite a draft's own; d2t is never checked.",
+    upstream="https://github.com/sgl-project/sglang/issues/27908",
+    remove_when="upstream keeps what the checkpoint has and checks d2t",
+    risk=Risk.NUMERICS,
+    # Configs come translated; a changed d2t still goes through the accounting.
+    after=("draft-config", "draft-weights"),
+)
