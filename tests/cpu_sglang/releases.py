@@ -37,9 +37,15 @@ def _releases(
     return [Release(name, route, transformers, worker, frozen) for name in versions.split()]
 
 
-# 0.5.9 has a v2 worker behind an environment variable as 0.5.10 does, but it was never served.
 _TABLE = [
-    *_releases("0.5.9", "triton", "4.57.1", "v1", v1="positions_ahead_counted_twice"),
+    *_releases(
+        "0.5.9",
+        "triton",
+        "4.57.1",
+        "v1",
+        v1="positions_ahead_counted_twice",
+        v2="positions_ahead",
+    ),
     *_releases(
         "0.5.10 0.5.10.post1",
         "triton",

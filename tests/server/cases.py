@@ -213,6 +213,17 @@ CASES |= {
     ),
 }
 
+# Drafts with latent attention (MLA); their class came with 0.5.12.
+MLA_RELEASES = ("0.5.12.post1", "0.5.16", releases.DEFAULT)
+CASES |= {
+    "plugin-mla": ServerCase(forms.mla, launcher=server.OURS),
+    "stock-mla-weak": ServerCase(forms.mla_weak),
+    **{
+        f"{release} plugin-mla-weak": ServerCase(forms.mla_weak, release, launcher=server.OURS)
+        for release in MLA_RELEASES
+    },
+}
+
 
 def serve(case: ServerCase, folder: Path) -> Outcome:
     """Start the server of `case` below `folder`, ask it, stop it."""

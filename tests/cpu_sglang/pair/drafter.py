@@ -40,7 +40,7 @@ class RMSNorm(nn.Module):
         return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.eps) * self.weight
 
 
-def _linear(rows: int, columns: int) -> nn.Linear:
+def linear(rows: int, columns: int) -> nn.Linear:
     return nn.Linear(columns, rows, bias=False)
 
 
@@ -50,10 +50,15 @@ class Attention(nn.Module):
     def __init__(self, shape: DrafterShape) -> None:
         super().__init__()
         self.shape = shape
-        self.q_proj = _linear(shape.heads * shape.head_dim, 2 * shape.hidden)
-        self.k_proj = _linear(shape.kv_heads * shape.head_dim, 2 * shape.hidden)
-        self.v_proj = _linear(shape.kv_heads * shape.head_dim, 2 * shape.hidden)
-        self.o_proj = _linear(shape.hidden, shape.heads * shape.head_dim)
+        self.q_proj = linear(shape.heads * shape.head_dim, 2 * shape.hidden)
+        self.k_proj = linear(shape.kv_heads * shape.head_dim, 2 * shape.hidden)
+        self.v_proj = linear(shape.kv_heads * shape.head_dim, 2 * shape.hidden)
+        self.o_proj = linear(shape.hidden, shape.heads * shape.head_dim)
+
+    @property
+    def scale(self) -> float:
+        """The factor on q @ k before the softmax."""
+        return self.shape.head_dim**-0.5
 
     def qkv(self, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return rotated q, k and v, each `[B, heads, L, head_dim]`, of `x` `[B, L, 2H]`."""
@@ -81,9 +86,9 @@ class Attention(nn.Module):
 class MLP(nn.Module):
     def __init__(self, shape: DrafterShape) -> None:
         super().__init__()
-        self.gate_proj = _linear(shape.intermediate, shape.hidden)
-        self.up_proj = _linear(shape.intermediate, shape.hidden)
-        self.down_proj = _linear(shape.hidden, shape.intermediate)
+        self.gate_proj = linear(shape.intermediate, shape.hidden)
+        self.up_proj = linear(shape.intermediate, shape.hidden)
+        self.down_proj = linear(shape.hidden, shape.intermediate)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.down_proj(functional.silu(self.gate_proj(x)) * self.up_proj(x))
@@ -115,10 +120,10 @@ class Drafter(nn.Module):
     def __init__(self, norm_before_residual: bool = False, shape: DrafterShape | None = None):
         super().__init__()
         self.shape = shape = shape or DrafterShape()
-        self.fc = _linear(shape.hidden, shape.aux * shape.hidden)
+        self.fc = linear(shape.hidden, shape.aux * shape.hidden)
         self.midlayer = DecoderLayer(shape, norm_before_residual)
         self.norm = RMSNorm(shape.hidden, shape.norm_eps)
-        self.lm_head = _linear(shape.vocab, shape.hidden)
+        self.lm_head = linear(shape.vocab, shape.hidden)
 
     def forward(self, aux: Tensor, ids: Tensor, embedding: Tensor, steps: int) -> list[Tensor]:
         """Teacher-forced logits of `steps` draft steps (EAGLE-3's training-time test).
@@ -129,7 +134,7 @@ class Drafter(nn.Module):
         Returns `steps` tensors `[B, L, vocab]`.
         """
         batch, length, _ = aux.shape
-        scale = self.shape.head_dim**-0.5
+        scale = self.midlayer.self_attn.scale
         causal = torch.ones(length, length, dtype=torch.bool).tril()
         hidden = self.fc(aux)
         keys: list[Tensor] = []

@@ -22,6 +22,7 @@ from transformers import DeepseekV3Config, DeepseekV3ForCausalLM, PreTrainedToke
 
 from tests.cpu_sglang.pair import corpus
 from tests.cpu_sglang.pair.drafter import Drafter
+from tests.cpu_sglang.pair.mla_drafter import MLADrafter
 
 ASSETS = Path(__file__).parent / "assets"
 # Inputs of these layers are the target's three aux hidden states; EAGLE-3's default for 8 layers.
@@ -122,8 +123,10 @@ def greedy(model: nn.Module, prompts: Tensor, new_tokens: int) -> Tensor:
     return result
 
 
-def load_drafter(weights: Path, norm_before_residual: bool) -> Drafter:
-    drafter = Drafter(norm_before_residual)
+def load_drafter(
+    weights: Path, norm_before_residual: bool, kind: type[Drafter] = Drafter
+) -> Drafter:
+    drafter = kind(norm_before_residual)
     drafter.load_state_dict({name: value.float() for name, value in load_file(weights).items()})
     return drafter.eval()
 
@@ -144,7 +147,7 @@ def draft_chain(
     `hidden` `[T, H]` enters the layer at indices 0..T-1, `tokens` `[T]` are the tokens one
     further on, `fresh` says how many of the last entries the preceding verify step accepted.
     """
-    layer, shape = drafter.midlayer, drafter.shape
+    layer = drafter.midlayer
 
     def project(embeds: Tensor, hidden: Tensor, positions: Tensor) -> tuple[Tensor, ...]:
         x, residual = layer.enter(embeds, hidden)
@@ -155,7 +158,7 @@ def draft_chain(
     q, residual = q[:, :, -1:], residual[-1:]
     proposed: list[int] = []
     for step in range(DRAFT_STEPS):
-        scores = q @ keys.transpose(-1, -2) * shape.head_dim**-0.5
+        scores = q @ keys.transpose(-1, -2) * layer.self_attn.scale
         if step == 0 and quirks.counted_twice and fresh:
             scores[..., count - fresh : count] += math.log(2.0)
         attended = (scores.softmax(-1) @ values).transpose(1, 2).reshape(1, -1)
@@ -229,6 +232,8 @@ def compute(folder: Path = ASSETS) -> dict[str, Any]:
     plain = load_drafter(folder / "drafter.safetensors", False)
     nbr_file = folder / "drafter_norm_before_residual.safetensors"
     weak_file = folder / "drafter_weak.safetensors"
+    mla_file = folder / "mla_drafter.safetensors"
+    mla_weak_file = folder / "mla_drafter_weak.safetensors"
     cases = {
         "trained": (plain, False),
         "eagle_mode": (plain, True),
@@ -236,6 +241,12 @@ def compute(folder: Path = ASSETS) -> dict[str, Any]:
         "norm_before_residual_ignored": (load_drafter(nbr_file, False), False),
         "weak": (load_drafter(weak_file, True), False),
         "weak_norm_before_residual_ignored": (load_drafter(weak_file, False), False),
+        "mla": (load_drafter(mla_file, False, MLADrafter), False),
+        "mla_weak": (load_drafter(mla_weak_file, True, MLADrafter), False),
+        "mla_weak_norm_before_residual_ignored": (
+            load_drafter(mla_weak_file, False, MLADrafter),
+            False,
+        ),
     }
     return {
         "aux_layers": list(AUX_LAYERS),

@@ -16,6 +16,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from tests.cpu_sglang.pair.drafter import DrafterShape
+from tests.cpu_sglang.pair.mla_drafter import MLAShape
 
 ASSETS = Path(__file__).parent / "assets"
 TARGET = ASSETS / "target"
@@ -52,6 +53,36 @@ def sglang_config() -> dict[str, Any]:
         "rope_theta": DrafterShape().rope_theta,
         "bos_token_id": 257,
         "eos_token_id": 256,
+    }
+
+
+def mla_config() -> dict[str, Any]:
+    """Return the config of a drafter with latent attention, as Kimi's own drafts have it.
+
+    SGLang's rope of this attention needs yarn on a CPU.
+    """
+    mla, config = MLAShape(), sglang_config()
+    del config["head_dim"]
+    return {
+        **config,
+        "architectures": ["Eagle3DeepseekV2ForCausalLM"],
+        "model_type": "kimi_k2",
+        "num_key_value_heads": DrafterShape().heads,
+        "q_lora_rank": mla.q_rank,
+        "kv_lora_rank": mla.kv_rank,
+        "qk_nope_head_dim": mla.nope,
+        "qk_rope_head_dim": mla.rope,
+        "v_head_dim": mla.value,
+        "rope_scaling": {
+            "type": "yarn",
+            "rope_type": "yarn",
+            "factor": mla.yarn.factor,
+            "beta_fast": mla.yarn.beta_fast,
+            "beta_slow": mla.yarn.beta_slow,
+            "mscale": mla.yarn.mscale_all_dim,
+            "mscale_all_dim": mla.yarn.mscale_all_dim,
+            "original_max_position_embeddings": mla.yarn.original,
+        },
     }
 
 
@@ -152,6 +183,18 @@ def speculators_weak() -> tuple[Tensors, dict[str, Any]]:
 def founding_weak() -> tuple[Tensors, dict[str, Any]]:
     """The third drafter in the founding form, whose config says nothing of its training."""
     return rename_layer(drafter_weights("drafter_weak")), sglang_config()
+
+
+def mla() -> tuple[Tensors, dict[str, Any]]:
+    """The fourth drafter, with latent attention, under SGLang's own config."""
+    return rename_layer(drafter_weights("mla_drafter")), mla_config()
+
+
+def mla_weak() -> tuple[Tensors, dict[str, Any]]:
+    """The fifth drafter, with latent attention and stopped early; its config states how the
+    residual was trained, which its class does not know."""
+    config = {**mla_config(), "norm_before_residual": True}
+    return rename_layer(drafter_weights("mla_drafter_weak")), config
 
 
 FORMS: dict[str, Callable[[], tuple[Tensors, dict[str, Any]]]] = {

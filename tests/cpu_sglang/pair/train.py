@@ -1,17 +1,17 @@
-"""Train the tiny pair and write `assets/`: about four minutes on one core, fixed seeds.
+"""Train the tiny pair and write `assets/`: about five minutes on one core, fixed seeds.
 
     ./launch.sh run -- python -m tests.cpu_sglang.pair.train [--out FOLDER] [--only DRAFTER …]
 
 The target is a Kimi-K2.5-shaped model (MLA, mixture of experts, eight layers; its small vision
-tower has no weights). Three drafters learn from its greedy text: a plain one, one with
+tower has no weights). Five drafters learn from its greedy text: a plain one, one with
 `norm_before_residual`, which is what speculators' trainers do by default, and one of that kind
 that is stopped early: a good drafter hides small errors of a server, a weak one shows each in its
-histogram. With `--only` the target in the folder is kept and the named drafters are trained anew.
-Weights are rounded to
-bfloat16 before anything is measured, so that the shipped files stay under 5 MB and the
-expectation belongs to exactly what is shipped. The schedule counts steps and never looks at the
-clock; equality to the last bit on another processor is not promised, which is why the
-expectation is written beside the weights it was computed from.
+histogram. Two more have latent attention (MLA), a plain one and a weak one of the other kind.
+With `--only` the target in the folder is kept and the named drafters are trained anew.
+Weights are rounded to bfloat16 before anything is measured, so that the shipped files stay under
+7 MB and the expectation belongs to exactly what is shipped. The schedule counts steps and never
+looks at the clock; equality to the last bit on another processor is not promised, which is why
+the expectation is written beside the weights it was computed from.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -31,17 +32,30 @@ from torch.nn import functional
 
 from tests.cpu_sglang.pair import corpus, expectation
 from tests.cpu_sglang.pair.drafter import Drafter
+from tests.cpu_sglang.pair.mla_drafter import MLADrafter
 
 ASSETS = Path(__file__).parent / "assets"
 TARGET_STEPS = 260
-# File name: norm_before_residual, steps.
-DRAFTERS = {
-    "drafter": (False, 120),
-    "drafter_norm_before_residual": (True, 120),
-    "drafter_weak": (True, 30),
-}
 SEQUENCES, PROMPT, GENERATED = 256, 24, 136
 DRAFT_DEPTH, DEPTH_WEIGHT = 3, 0.9
+
+
+class Recipe(NamedTuple):
+    """How one drafter is trained."""
+
+    kind: type[Drafter]
+    norm_before_residual: bool
+    steps: int
+
+
+# By file name.
+DRAFTERS = {
+    "drafter": Recipe(Drafter, False, 120),
+    "drafter_norm_before_residual": Recipe(Drafter, True, 120),
+    "drafter_weak": Recipe(Drafter, True, 30),
+    "mla_drafter": Recipe(MLADrafter, False, 120),
+    "mla_drafter_weak": Recipe(MLADrafter, True, 30),
+}
 
 
 def fit(
@@ -114,9 +128,9 @@ def train_drafter(
     name: str, model: nn.Module, rows: Tensor, aux: Tensor, probabilities: Tensor
 ) -> dict[str, Tensor]:
     """Return the state dict of the drafter `name`, trained, in bfloat16, under native names."""
-    norm_before_residual, steps = DRAFTERS[name]
+    recipe = DRAFTERS[name]
     torch.manual_seed(1)
-    drafter = Drafter(norm_before_residual)
+    drafter = recipe.kind(recipe.norm_before_residual)
     drafter.lm_head.weight.data.copy_(model.lm_head.weight.data)
     for parameter_name, parameter in drafter.named_parameters():
         if parameter.dim() == 2 and "lm_head" not in parameter_name:
@@ -135,7 +149,7 @@ def train_drafter(
             total = total - DEPTH_WEIGHT**depth * (wanted * log_probabilities).sum(-1).mean()
         return total
 
-    fit(name, drafter.parameters(), steps, 0.03, loss)
+    fit(name, drafter.parameters(), recipe.steps, 0.03, loss)
     return {key: value.detach().bfloat16() for key, value in drafter.state_dict().items()}
 
 

@@ -30,7 +30,13 @@ def test_table_agrees_with_the_quirks_the_expectation_knows() -> None:
 @pytest.mark.parametrize(
     ("version", "route", "transformers", "worker", "quirks"),
     [
-        ("0.5.9", "triton", "4.57.1", "v1", {"v1": "positions_ahead_counted_twice"}),
+        (
+            "0.5.9",
+            "triton",
+            "4.57.1",
+            "v1",
+            {"v1": "positions_ahead_counted_twice", "v2": "positions_ahead"},
+        ),
         (
             "0.5.11",
             "triton",

@@ -1,0 +1,53 @@
+"""Drafts with latent attention (MLA), of the class Eagle3DeepseekV2ForCausalLM, on real servers."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.cpu_sglang import releases
+from tests.server.cases import MLA_RELEASES, OUTLOOK, PROMPTS
+from tests.server.conftest import Outcomes
+
+# What each server's draft is in the expectation. The weak one shows what the other is blind to.
+REPAIRED = {
+    "plugin-mla": (releases.DEFAULT, "mla"),
+    **{f"{release} plugin-mla-weak": (release, "mla_weak") for release in MLA_RELEASES},
+}
+
+
+def expected(release: str, case: str) -> list[list[int]]:
+    served_by = releases.find(release)
+    return OUTLOOK.histograms(case, served_by.quirks[served_by.worker], PROMPTS)
+
+
+@pytest.mark.parametrize(
+    ("name", "release", "case"),
+    [
+        pytest.param(name, release, case, id=name, marks=pytest.mark.serves(name))
+        for name, (release, case) in REPAIRED.items()
+    ],
+)
+def test_served_as_trained(outcomes: Outcomes, name: str, release: str, case: str) -> None:
+    outcome = outcomes[name]
+    assert outcome.served is not None, outcome.log[-4000:]
+    assert outcome.served.histograms == expected(release, case)
+    assert outcome.served.texts == OUTLOOK.texts[:PROMPTS]
+    assert outcome.at_once is not None
+    assert outcome.at_once.histograms == expected(release, case)
+    assert outcome.at_once.texts == OUTLOOK.texts[:PROMPTS]
+    loaded = "all 17 tensors of the draft loaded into Eagle3DeepseekV2ForCausalLM"
+    assert outcome.log.count(loaded) == 1
+    told = "computed for Eagle3DeepseekV2ForCausalLM: norm_before_residual"
+    assert outcome.log.count(told) == (case == "mla_weak")
+
+
+@pytest.mark.serves("stock-mla-weak")
+def test_stock_ignores_norm_before_residual(outcomes: Outcomes) -> None:
+    outcome = outcomes["stock-mla-weak"]
+    assert outcome.served is not None, outcome.log[-4000:]
+    assert outcome.served.histograms == expected(
+        releases.DEFAULT, "mla_weak_norm_before_residual_ignored"
+    )
+    assert outcome.served.histograms != expected(releases.DEFAULT, "mla_weak")
+    assert outcome.served.texts == OUTLOOK.texts[:PROMPTS]
+    assert "norm_before_residual" not in outcome.log
