@@ -104,6 +104,8 @@ def _write_rope_both_ways(config: dict[str, Any]) -> None:
     parameters = config.get("rope_parameters")
     if isinstance(parameters, Mapping):
         config.setdefault("rope_theta", parameters.get("rope_theta", 10000.0))
+        if "partial_rotary_factor" in parameters:  # SGLang looks for it at the top alone
+            config.setdefault("partial_rotary_factor", parameters["partial_rotary_factor"])
         kind = parameters.get("rope_type", "default")
         if kind != "default" and not config.get("rope_scaling"):
             config["rope_scaling"] = {k: v for k, v in parameters.items() if k != "rope_theta"}

@@ -1,4 +1,7 @@
-"""Keys of draft configs that somebody knows; any other may change what the draft computes."""
+"""Keys of draft configs that somebody knows; any other may change what the draft computes.
+
+Some known keys switch a function that no SGLang release computes: of those only one value will do.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ use_return_dict
 _LAYER = """
 attention_bias bias head_dim hidden_act hidden_size intermediate_size intermediate_size_mlp
 layer_types max_window_layers mlp_bias model_type num_attention_heads num_hidden_layers
-num_key_value_heads partial_rotary_factor rms_norm_eps rope_interleave rope_parameters
+num_key_value_heads partial_rotary_factor qk_norm rms_norm_eps rope_interleave rope_parameters
 rope_scaling rope_theta sliding_window tie_word_embeddings use_sliding_window vocab_size
 aux_loss_alpha ep_size first_k_dense_replace kv_lora_rank moe_intermediate_size moe_layer_freq
 n_group n_routed_experts n_shared_experts norm_topk_prob num_experts_per_tok
@@ -36,8 +39,9 @@ parallel_drafting quantization_config speculators_model_type speculators_version
 target_hidden_size target_model_type transformer_layer_config use_aux_norm
 """
 _EAGLE_CONFIG = """
-eagle_aux_hidden_state_layer_ids eh_proj_before_attn layer_ids next_layer_regular norm_before_fc
-norm_output parallel_draft_step return_hidden_post_norm use_aux_hidden_state
+eagle_aux_hidden_state_layer_ids eh_proj_before_attn fc_norm layer_ids next_layer_regular
+norm_before_fc norm_before_residual norm_output parallel_draft_step return_hidden_post_norm
+use_aux_hidden_state use_aux_norm
 use_input_layernorm_in_first_layer use_last_layernorm use_mtp_layernorm
 """
 _ROPE = """
@@ -54,6 +58,43 @@ _NESTED = {
     "rope_parameters": frozenset(_ROPE.split()),
     "rope_scaling": frozenset(_ROPE.split()),
 }
+
+
+# The values that mean EAGLE-3's own layer, by dotted key; SGLang reads none of these keys.
+ONLY_VALUES: Mapping[str, Any] = {
+    "parallel_drafting": False,
+    "eagle_config.eh_proj_before_attn": False,
+    "eagle_config.next_layer_regular": True,
+    "eagle_config.parallel_draft_step": 1,
+    "eagle_config.use_input_layernorm_in_first_layer": True,
+    "eagle_config.use_last_layernorm": True,
+    "eagle_config.use_mtp_layernorm": False,
+}
+
+
+def never_computed(config: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return what a raw config asks for and no SGLang release computes, as `key: value`.
+
+    That is a known key with another value than the only one that will do, and a key that nobody
+    knows unless its value says nothing: null, false, empty, or a name that begins with `_`.
+    """
+    found = []
+    for dotted, only in ONLY_VALUES.items():
+        value = _value(config, dotted)
+        if value is not None and value != only:
+            found.append(f"{dotted}: {value!r}")
+    for dotted in unknown_keys(config):
+        value = _value(config, dotted)
+        if value and not dotted.rpartition(".")[2].startswith("_"):
+            found.append(f"{dotted}: {value!r}")
+    return tuple(found)
+
+
+def _value(config: Mapping[str, Any], dotted: str) -> Any:
+    place: Any = config
+    for key in dotted.split("."):
+        place = place.get(key) if isinstance(place, Mapping) else None
+    return place
 
 
 def unknown_keys(config: Mapping[str, Any]) -> tuple[str, ...]:

@@ -23,6 +23,7 @@ from sglang_eagle3_patch.checkpoint.config import (
     is_eagle3,
     is_speculators,
 )
+from sglang_eagle3_patch.checkpoint.config_keys import never_computed
 from sglang_eagle3_patch.engine.patch import Hook, Patch, Risk
 from sglang_eagle3_patch.errors import DraftError
 from sglang_eagle3_patch.hooks.parts.asked_flags import AskedFlags
@@ -53,12 +54,21 @@ def get_config_dict(
     config = result[0]
     if not (isinstance(config, dict) and is_eagle3(config)):
         return result
+    path = args[0] if args else kwargs.get("pretrained_model_name_or_path")
+    never = never_computed(config)
+    if never:
+        raise DraftError(
+            NAME,
+            f"the config of the draft {path} asks for what no SGLang release computes: "
+            + ", ".join(never),
+            "serve a draft trained without it, or drop the key from its config.json if it means "
+            "nothing to the draft",
+        )
     if not is_speculators(config):
         return (with_older_rope(config), *result[1:])
     try:
         return (from_speculators(as_llama(config)), *result[1:])
     except ConfigNotUnderstood as error:
-        path = args[0] if args else kwargs.get("pretrained_model_name_or_path")
         raise DraftError(
             NAME,
             f"the config of the draft {path} can't be read: {error}",
@@ -80,12 +90,19 @@ def as_llama(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def with_older_rope(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return a config whose rope transformers 4 understands too: it reads `rope_theta` and
-    `rope_scaling`, and files that version 5 wrote have neither."""
+    `rope_scaling`, and files that version 5 wrote have neither. `partial_rotary_factor` SGLang
+    looks for at the top alone."""
     parameters = config.get("rope_parameters")
     if not isinstance(parameters, Mapping) or "rope_theta" not in parameters:
         return dict(config)
     older: dict[str, Any] = {"rope_theta": parameters["rope_theta"]}
-    scaling = {key: value for key, value in parameters.items() if key != "rope_theta"}
+    if "partial_rotary_factor" in parameters:
+        older["partial_rotary_factor"] = parameters["partial_rotary_factor"]
+    scaling = {
+        key: value
+        for key, value in parameters.items()
+        if key not in ("rope_theta", "partial_rotary_factor")
+    }
     if scaling.keys() - {"rope_type"} or scaling.get("rope_type", "default") != "default":
         older["rope_scaling"] = scaling
     # What the file itself states goes before; null states nothing.

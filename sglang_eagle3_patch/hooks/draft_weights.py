@@ -8,7 +8,8 @@ How: names are brought to those of the class in hand (`midlayer.*` or `layers.0.
 model, not of the version), full shapes are compared, and each call of a parameter's weight loader
 is watched. The first load of a model is strict; later ones are weight updates, which come in
 partial buckets, sometimes the target's: of those only the names of the first load are taken, the
-rest is skipped and reported, and nothing raises.
+rest is skipped and reported, and nothing raises. Load formats that fill the model past
+`load_weights` are refused, dummy weights apart.
 When it can go: when upstream accounts for draft weights itself; no release does.
 """
 
@@ -33,6 +34,9 @@ NAME = "draft-weights"
 # Set on a draft once its first load is over: the names its checkpoint had, none after loaders that
 # bypass `load_weights`.
 _LOADED = "_eagle3_patch_loaded_names"
+# Set on a draft once it was told that a weight update brought the target's tensors.
+_TOLD = "_eagle3_patch_update_told"
+_OWN_FORMAT = "--speculative-draft-load-format auto"
 
 
 def load_weights(
@@ -45,7 +49,7 @@ def load_weights(
     if names is not None:
         own = ledger.of_the_draft(weights, names)
         result = wrapped(ledger.pass_on(own), *rest, **kwargs)
-        _report_update(ledger)
+        _report_update(draft, ledger)
         return result
     with ledger.watching(draft):
         result = wrapped(ledger.pass_on(weights), *rest, **kwargs)
@@ -57,15 +61,39 @@ def load_weights(
 def remember_first_load(
     wrapped: Callable[..., Any], runner: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    """Around `ModelRunner.load_model`: loaders that bypass `load_weights` (`--load-format dummy`,
-    sharded state) have done the first load too, so that what comes later is an update."""
+    """Around `ModelRunner.load_model`: dummy weights bypass `load_weights` and are a first load
+    too, so that what comes later is an update; other loaders that bypass it are refused."""
     result = wrapped(*args, **kwargs)
+    if not (runner.is_draft_worker and runner.spec_algorithm.is_eagle3()):
+        return result
     # Since 0.5.23 loading may overlap start-up: then the first load is still to come.
     deferred = getattr(runner, "startup_weight_load", None) is not None
-    is_draft = getattr(runner, "is_draft_worker", False)
-    if is_draft and not deferred and not hasattr(runner.model, _LOADED):
+    if not deferred and not hasattr(runner.model, _LOADED):
+        load_format = runner.load_config.load_format
+        refuse_unaccounted(
+            type(runner.model).__name__,
+            getattr(load_format, "value", load_format),
+            type(runner.loader).__name__,
+        )
         setattr(runner.model, _LOADED, frozenset())
     return result
+
+
+def refuse_unaccounted(draft_class: str, load_format: Any, loader_class: str) -> None:
+    """Raise `DraftError` for a load format that fills parameters past `load_weights`, where no
+    tensor can be accounted for; dummy weights are asked for as such.
+
+    The loader is named too, since some put another format in the place of their own.
+    """
+    if load_format == "dummy":
+        return
+    cached = load_format == "ipc_cache"
+    raise DraftError(
+        NAME,
+        f"load format {load_format} ({loader_class}) fills {draft_class} without naming tensors, "
+        "so that none can be accounted for",
+        "start with " + ("--weight-cache-mode off" if cached else _OWN_FORMAT),
+    )
 
 
 def _refuse_unless_whole(draft: Any, ledger: WeightLedger) -> None:
@@ -99,16 +127,30 @@ def _refuse_unless_whole(draft: Any, ledger: WeightLedger) -> None:
     )
 
 
-def _report_update(ledger: WeightLedger) -> None:
-    skipped = ledger.unused + list(ledger.misshapen.values())
-    if skipped:
+def _report_update(draft: Any, ledger: WeightLedger) -> None:
+    taken = len(ledger.seen) - len(ledger.misshapen)
+    if taken:
+        logger.info("sglang-eagle3-patch: %s: weight update: %d tensors taken", NAME, taken)
+    failed = ledger.kept_back + list(ledger.misshapen.values())
+    if failed:
         logger.warning(
-            "sglang-eagle3-patch: %s: weight update: %d tensors taken, %d skipped that are not "
-            "the draft's, the first: %s",
+            "sglang-eagle3-patch: %s: weight update: %d of the draft's own tensors are not taken "
+            "(%s)%s",
             NAME,
-            len(ledger.seen) - len(ledger.misshapen),
-            len(skipped),
-            skipped[0],
+            len(failed),
+            ", ".join(failed),
+            f"; beside them came {ledger.unused[0]}" if ledger.kept_back else "",
+        )
+    # A trainer sends the target's tensors in many buckets, and again at every step.
+    if ledger.unused and not hasattr(draft, _TOLD):
+        setattr(draft, _TOLD, True)
+        logger.warning(
+            "sglang-eagle3-patch: %s: weight update: %d tensors skipped that are not the draft's, "
+            "the first: %s; said once. Names that a target has too are taken in a bucket with "
+            "one that only the draft has.",
+            NAME,
+            len(ledger.unused),
+            ledger.unused[0],
         )
 
 
@@ -136,6 +178,7 @@ PATCH = Patch(
         Hook(
             module="sglang.srt.models.kimi_k25_eagle3",
             attribute="Eagle3DeepseekV2ForCausalLM.load_weights",
+            absent_module_ok=True,
             parameters=("weights",),
             wrapper=load_weights,
             fixed_when=accounts_for_weights,

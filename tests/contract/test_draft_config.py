@@ -181,3 +181,33 @@ class TestFlags:
 def test_stock_ignores_norm_before_residual(make_draft: DraftFactory) -> None:
     draft = make_draft({**forms.sglang_config(), "norm_before_residual": True})
     assert not [name for name, _ in draft.named_modules() if "residual" in name]
+
+
+class TestWhatNoReleaseComputes:
+    @pytest.mark.parametrize(
+        ("changes", "told"),
+        [
+            ({"parallel_drafting": True}, "parallel_drafting: True"),
+            ({"residual_scale": 0.5}, "residual_scale: 0.5"),
+            ({"eagle_config": {"next_layer_regular": False}}, "next_layer_regular: False"),
+            ({"eagle_config": {"parallel_draft_step": 4}}, "parallel_draft_step: 4"),
+        ],
+    )
+    @pytest.mark.parametrize("form", [forms.sglang_config, lambda: forms.speculators_config(False)])
+    def test_is_refused(
+        self, plugin: None, make_config: Any, form: Any, changes: dict[str, Any], told: str
+    ) -> None:
+        with pytest.raises(DraftError, match=f"no SGLang release computes: .*{told}"):
+            make_config({**form(), **changes})
+
+    @pytest.mark.parametrize(
+        "changes",
+        [
+            {"eagle_config": {"next_layer_regular": True, "parallel_draft_step": 1}},
+            {"parallel_drafting": False, "new_bookkeeping": None, "_of_a_trainer": "x"},
+        ],
+    )
+    def test_what_says_nothing_passes(
+        self, plugin: None, make_config: Any, changes: dict[str, Any]
+    ) -> None:
+        make_config({**forms.sglang_config(), **changes})

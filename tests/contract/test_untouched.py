@@ -28,6 +28,7 @@ from sglang_eagle3_patch.hooks import (
     eagle3_mode,
     fc_guard,
     kimi_capture,
+    load_paths,
     wrapper_capture,
 )
 from tests.contract.test_eagle3_mode import CHAIN, resolved_algorithm
@@ -168,6 +169,7 @@ JUDGED: dict[Any, list[Call]] = {
     fc_guard.before_sharing: [of_a_worker],
     fc_guard.after_worker_init: [of_a_worker],
     eagle3_mode.before_resolution: [of_arguments],
+    load_paths.before_resolution: [of_arguments],
 }
 CONFIG_READERS = [
     hook.wrapper

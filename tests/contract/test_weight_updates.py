@@ -14,6 +14,21 @@ from tests.contract.conftest import DraftFactory
 from tests.cpu_sglang.pair import forms
 
 
+def draft_runner(draft: Any, **fields: Any) -> Any:
+    """What the hook looks at of a draft worker's `ModelRunner`; a real one loads by itself."""
+    from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
+
+    algorithm = SpeculativeAlgorithm.EAGLE3
+    return SimpleNamespace(
+        is_draft_worker=True,
+        spec_algorithm=algorithm,
+        model=draft,
+        load_config=SimpleNamespace(load_format="dummy"),
+        loader=object(),
+        **fields,
+    )
+
+
 @pytest.mark.usefixtures("plugin")
 class TestWeightUpdates:
     def loaded(self, make_draft: DraftFactory) -> Any:
@@ -37,7 +52,7 @@ class TestWeightUpdates:
         ]
         draft.load_weights(iter(bucket))
         assert torch.equal(draft.lm_head.weight, before)
-        assert "2 skipped" in caplog.text
+        assert "2 tensors skipped" in caplog.text
 
     def test_a_target_that_shares_names_does_not_overwrite_the_draft(
         self, make_draft: DraftFactory, caplog: pytest.LogCaptureFixture
@@ -52,10 +67,57 @@ class TestWeightUpdates:
             ("lm_head.weight", torch.ones(320, 128)),
         ]
         draft.load_weights(bucket)
-        draft.load_weights(iter(bucket[:3]))
+        draft.load_weights(iter(bucket))
+        draft.load_weights(iter(reversed(bucket)))
         assert all(torch.equal(value, before[name]) for name, value in draft.named_parameters())
-        assert "0 tensors taken, 4 skipped" in caplog.text
-        assert "0 tensors taken, 3 skipped" in caplog.text
+        # A trainer sends such buckets by the hundred, at every step.
+        assert caplog.text.count("skipped that are not the draft's") == 1
+        assert (
+            "4 tensors skipped that are not the draft's, the first: model.layers.0.self_attn"
+            in (caplog.text)
+        )
+
+    @pytest.mark.parametrize("listed", [True, False])
+    def test_a_shared_name_alone_may_be_the_targets(
+        self, make_draft: DraftFactory, caplog: pytest.LogCaptureFixture, listed: bool
+    ) -> None:
+        # Trainers cut buckets by size: a head may come by itself.
+        draft = self.loaded(make_draft)
+        before = draft.lm_head.weight.clone()
+        bucket = [("lm_head.weight", torch.ones(320, 128))]
+        draft.load_weights(bucket if listed else iter(bucket))
+        assert torch.equal(draft.lm_head.weight, before)
+        assert "1 tensors skipped that are not the draft's, the first: lm_head.weight" in (
+            caplog.text
+        )
+
+    @pytest.mark.parametrize("listed", [True, False])
+    def test_a_shared_name_is_the_drafts_beside_one_that_only_drafts_have(
+        self, make_draft: DraftFactory, caplog: pytest.LogCaptureFixture, listed: bool
+    ) -> None:
+        draft = self.loaded(make_draft)
+        bucket = [
+            ("lm_head.weight", torch.full((320, 128), 0.25)),
+            ("fc.weight", torch.full((128, 384), 0.5)),
+        ]
+        with caplog.at_level("INFO"):
+            draft.load_weights(bucket if listed else iter(bucket))
+        assert bool((draft.lm_head.weight == 0.25).all())
+        assert bool((draft.model.fc.weight == 0.5).all())
+        assert "weight update: 2 tensors taken" in caplog.text
+        assert "skipped" not in caplog.text
+
+    def test_own_tensors_that_are_not_taken_are_told_every_time(
+        self, make_draft: DraftFactory, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        draft = self.loaded(make_draft)
+        stray = [("fc.weight", torch.ones(128, 384)), ("stray.weight", torch.ones(1))]
+        for _ in range(2):
+            draft.load_weights(stray)
+            draft.load_weights([("fc.weight", torch.ones(128, 3))])
+        told = "1 of the draft's own tensors are not taken (fc.weight); beside them came stray"
+        assert caplog.text.count(told) == 2
+        assert caplog.text.count("not taken (fc.weight [128, 3], wanted [128, 384])") == 2
 
     def test_an_iterator_is_not_looked_through_beforehand(self, make_draft: DraftFactory) -> None:
         draft = self.loaded(make_draft)
@@ -73,14 +135,14 @@ class TestWeightUpdates:
 
     def test_the_update_after_a_dummy_load_is_no_first_load(self, make_draft: DraftFactory) -> None:
         # Dummy weights bypass load_weights; ModelRunner.load_model is what both go through.
-        runner = SimpleNamespace(is_draft_worker=True, model=make_draft(forms.sglang_config()))
+        runner = draft_runner(make_draft(forms.sglang_config()))
         draft_weights.remember_first_load(lambda: None, runner, (), {})
         runner.model.load_weights(iter([("fc.weight", torch.full((128, 384), 0.5))]))
         assert bool((runner.model.model.fc.weight == 0.5).all())
 
     def test_a_deferred_load_is_still_the_first(self, make_draft: DraftFactory) -> None:
         draft = make_draft(forms.sglang_config())
-        runner = SimpleNamespace(is_draft_worker=True, model=draft, startup_weight_load=object())
+        runner = draft_runner(draft, startup_weight_load=object())
         draft_weights.remember_first_load(lambda: None, runner, (), {})
         with pytest.raises(DraftError, match="missing"):
             draft.load_weights(iter([("fc.weight", torch.ones(128, 384))]))

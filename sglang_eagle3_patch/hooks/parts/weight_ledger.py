@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -15,6 +16,10 @@ from sglang_eagle3_patch.hooks.parts.expected_tensors import (
 )
 
 Weights = Iterable[tuple[str, Any]]
+# How speculators and ModelOpt call the norm of a later layer's input, SGLang's `hidden_norm`.
+_LATER_INPUT_NORM = re.compile(r"^layers\.[1-9]\d*\.input_layernorm\.")
+# Names that some draft has and an ordinary model has too.
+_TARGETS_TOO = re.compile(r"^model\.|^(lm_head|embed_tokens|norm)\.")
 
 
 @dataclass
@@ -28,6 +33,7 @@ class WeightLedger:
     unused: list[str] = field(default_factory=list)
     misshapen: dict[str, str] = field(default_factory=dict)  # canonical name -> both shapes
     filled: set[tuple[str, Any]] = field(default_factory=set)
+    kept_back: list[str] = field(default_factory=list)  # a draft's alone, in foreign company
 
     @classmethod
     def for_draft(cls, draft: Any, wanted: dict[str, Expected]) -> WeightLedger:
@@ -40,42 +46,68 @@ class WeightLedger:
 
     def pass_on(self, weights: Weights) -> Iterator[tuple[str, Any]]:
         """Yield what fits the model under the names its class knows, and note the rest."""
+        late: list[tuple[str, Any]] = []
         for name, tensor in weights:
-            canonical = canonical_name(name)
-            expected = self.wanted.get(canonical)
-            if expected is None and NOT_WEIGHTS.search(canonical):
-                continue
-            if expected is None and self._belongs_to_quantisation(canonical):
-                yield self._name_for_class(canonical), tensor
-            elif expected is None:
-                self.unused.append(f"{name} {list(tensor.shape)}")
-            elif canonical in self.seen:
-                self.unused.append(f"{name} (a second {self.seen[canonical]})")
-            elif expected.shape is not None and tuple(tensor.shape) != expected.shape:
-                self.seen[canonical] = name
-                self.misshapen[canonical] = (
-                    f"{name} {list(tensor.shape)}, wanted {list(expected.shape)}"
-                )
+            if _LATER_INPUT_NORM.search(canonical_name(name)):
+                late.append((name, tensor))
             else:
-                self.seen[canonical] = name
-                yield self._name_for_class(canonical), tensor
+                yield from self._pass_on_one(name, canonical_name(name), tensor)
+        for name, tensor in late:
+            canonical = canonical_name(name)
+            renamed = canonical.replace("input_layernorm", "hidden_norm")
+            # A file with both names has told which is which.
+            taken = renamed in self.seen or renamed not in self.wanted
+            yield from self._pass_on_one(name, canonical if taken else renamed, tensor)
+
+    def _pass_on_one(self, name: str, canonical: str, tensor: Any) -> Iterator[tuple[str, Any]]:
+        expected = self.wanted.get(canonical)
+        if expected is None and NOT_WEIGHTS.search(canonical):
+            return
+        if expected is None and self._belongs_to_quantisation(canonical):
+            yield self._name_for_class(canonical), tensor
+        elif expected is None:
+            self.unused.append(f"{name} {list(tensor.shape)}")
+        elif canonical in self.seen:
+            self.unused.append(f"{name} (a second {self.seen[canonical]})")
+        elif expected.shape is not None and tuple(tensor.shape) != expected.shape:
+            self.seen[canonical] = name
+            self.misshapen[canonical] = (
+                f"{name} {list(tensor.shape)}, wanted {list(expected.shape)}"
+            )
+        else:
+            self.seen[canonical] = name
+            yield self._name_for_class(canonical), tensor
 
     def of_the_draft(self, bucket: Weights, names: frozenset[str]) -> Iterator[tuple[str, Any]]:
         """Yield what of a weight update is the draft's, and note the rest.
 
         `names` are those of the first load; without any (dummy weights), names that only a draft
-        would have are taken. A bucket with a foreign name is the target's as a whole: some of a
-        target's names (`lm_head.weight`) are a draft's too. Iterators are not looked through
-        beforehand, they may hold a whole target.
+        would have are taken. A bucket with a foreign name is the target's as a whole. Iterators
+        are not looked through beforehand, they may hold a whole target. Names that a target has
+        too (`lm_head.weight`) wait for the bucket's end: they are the draft's only in the company
+        of one that no target has.
         """
+        shared: list[tuple[str, Any]] = []
+        known_company = False
         foreign = isinstance(bucket, (list, tuple)) and not all(
             self._is_own(name, names) for name, _ in bucket
         )
         for name, tensor in bucket:
-            if foreign or not self._is_own(name, names):
+            if not self._is_own(name, names):
+                foreign = True
                 self.unused.append(f"{name} {list(tensor.shape)}")
+            elif _TARGETS_TOO.search(name):
+                shared.append((name, tensor))
+            elif foreign and isinstance(bucket, (list, tuple)):
+                self.kept_back.append(name)
             else:
+                known_company = True
                 yield name, tensor
+        for name, tensor in shared:
+            if known_company and not foreign:
+                yield name, tensor
+            else:
+                self.unused.append(f"{name} {list(tensor.shape)}")
 
     def _is_own(self, name: str, names: frozenset[str]) -> bool:
         canonical = canonical_name(name)
