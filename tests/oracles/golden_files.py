@@ -59,6 +59,12 @@ def cases() -> list[Case]:
     return found
 
 
+def version(library: str) -> str:
+    """Return the version of the library that computed its cases' logits."""
+    written: str = json.loads((FOLDER / f"{library}.json").read_text())["versions"][library]
+    return written
+
+
 def write_cases(library: str, versions: dict[str, str], written: list[Case]) -> None:
     """Write the cases of one library."""
     table = {case.name: {"config": case.config, "names": list(case.names)} for case in written}

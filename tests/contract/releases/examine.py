@@ -26,6 +26,7 @@ from sglang_eagle3_patch.parity.compare import compare_steps, random_inputs
 from sglang_eagle3_patch.parity.sglang_draft import SglangDraft, become_rank, make_batch
 from sglang_eagle3_patch.reference import ReferenceDraft
 from tests.contract import drafts
+from tests.contract.releases import fidelity
 from tests.cpu_sglang.pair import forms
 
 STEPS = 3
@@ -83,7 +84,11 @@ def main() -> None:
                 if name in folders
             },
             "kimi": attempt(examine_kimi),
+            "fidelity": attempt(fidelity.measure, Path(folder) / "fidelity"),
+            "scale_of_fc": attempt(fidelity.scale_of_fc, Path(folder) / "scale"),
         }
+        sglang_eagle3_patch.deactivate()
+        found["stock"] = attempt(fidelity.measure_stock, Path(folder) / "stock")
     print(json.dumps(found))
 
 

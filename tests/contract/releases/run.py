@@ -16,6 +16,7 @@ from tests.cpu_sglang.releases import RELEASES
 ALL_RELEASES = tuple(RELEASES)
 # One release on each side of what moved most: names of layers, workers, arguments, contexts.
 BOUNDARY = ("0.5.9", "0.5.11", "0.5.12.post1", "0.5.16", "0.5.23")
+MLA_SINCE = "0.5.12"
 REPOSITORY = Path(__file__).resolve().parents[3]
 SECONDS = 500
 
@@ -23,6 +24,11 @@ SECONDS = 500
 def chosen() -> tuple[str, ...]:
     """The releases that tests run: the boundary ones, all of them under `EAGLE3_MATRIX=1`."""
     return ALL_RELEASES if os.environ.get("EAGLE3_MATRIX") == "1" else BOUNDARY
+
+
+def has_mla(release: str) -> bool:
+    """Whether the release has the MLA draft class."""
+    return ALL_RELEASES.index(release) >= ALL_RELEASES.index(MLA_SINCE)
 
 
 def examine(version: str) -> dict[str, Any]:

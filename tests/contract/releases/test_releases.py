@@ -7,17 +7,14 @@ loaders and forwards are the release's own. Kernels are those of `tests/cpu_sgla
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
-from concurrent.futures import Future
-from typing import Any
 
 import pytest
 
 from sglang_eagle3_patch.hooks import PATCHES
 from tests.contract.releases import run, write
+from tests.contract.releases.conftest import Report
 from tests.cpu_sglang.pair.drafter import DrafterShape
 
-Report = dict[str, Any]
 # A release may have to be built and imported first, behind another one.
 pytestmark = [
     pytest.mark.timeout(2 * run.SECONDS),
@@ -31,32 +28,8 @@ LLAMA_DRAFTS = (
     "speculators-norm-before-residual",
     "prefixed",
 )
-MLA_SINCE = "0.5.12"
 # Differences to the reference are in units of the logit scale; measured: below 3e-6.
 LARGEST_DELTA = 1e-4
-
-
-@pytest.fixture(scope="module")
-def _reports(request: pytest.FixtureRequest) -> Iterator[Mapping[str, Future[Report]]]:
-    wanted = {
-        item.callspec.params["release"]: None
-        for item in request.session.items
-        if item.module is request.module and hasattr(item, "callspec")
-    }
-    reports = run.start(wanted)
-    yield reports
-    for report in reports.values():
-        report.cancel()
-
-
-@pytest.fixture
-def report(_reports: Mapping[str, Future[Report]], release: str) -> Report:
-    return _reports[release].result()
-
-
-def has_mla(release: str) -> bool:
-    order = run.ALL_RELEASES
-    return order.index(release) >= order.index(MLA_SINCE)
 
 
 def test_it_is_the_release_that_was_asked_for(report: Report, release: str) -> None:
@@ -71,7 +44,7 @@ def test_every_patch_does_what_the_table_says(report: Report, release: str) -> N
 
 
 def test_every_draft_loads_whole_and_computes_the_reference(report: Report, release: str) -> None:
-    assert set(report["drafts"]) == {*LLAMA_DRAFTS, *(["mla"] if has_mla(release) else [])}
+    assert set(report["drafts"]) == {*LLAMA_DRAFTS, *(["mla"] if run.has_mla(release) else [])}
     for name, draft in report["drafts"].items():
         assert "error" not in draft, f"{name}: {draft['error']}"
         assert draft["unfilled"] == [], name
@@ -86,7 +59,7 @@ def test_every_draft_loads_whole_and_computes_the_reference(report: Report, rele
 
 
 def test_one_state_for_three_is_refused(report: Report, release: str) -> None:
-    assert set(report["one_state"]) == {"native", *(["mla"] if has_mla(release) else [])}
+    assert set(report["one_state"]) == {"native", *(["mla"] if run.has_mla(release) else [])}
     for refusals in report["one_state"].values():
         assert set(refusals) == {"EXTEND", "DRAFT_EXTEND_V2"}, refusals
         for mode, text in refusals.items():
