@@ -188,7 +188,8 @@ class Registry:
         hooks = tuple(_report_hook(b) for b in self._bindings if b.patch is patch)
         status = _summary({report.status for report in hooks})
         telling = [h.detail for h in hooks if h.detail and h.status is status]
-        return PatchReport(name=patch.name, status=status, detail="; ".join(telling), hooks=hooks)
+        detail = "; ".join(dict.fromkeys(telling))
+        return PatchReport(name=patch.name, status=status, detail=detail, hooks=hooks)
 
 
 def _is_part_of(name: str | None, module: str) -> bool:
