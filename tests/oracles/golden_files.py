@@ -3,7 +3,8 @@
 `shared.safetensors` holds the weights of the largest draft under canonical names, and the
 inputs, all in values that bfloat16 holds exactly. `<library>.json` holds, for each case, the
 config and the tensors' names as the library's own `save_pretrained` wrote them;
-`<library>.safetensors` its logits `[3 steps, 5 rows, Vd]`, float32.
+`<library>.safetensors` its logits `[3 steps, 5 rows, Vd]`, float32. A library's older versions
+are libraries of their own, named `<library>-<version>`.
 """
 
 from __future__ import annotations
@@ -61,8 +62,8 @@ def cases() -> list[Case]:
 
 def version(library: str) -> str:
     """Return the version of the library that computed its cases' logits."""
-    written: str = json.loads((FOLDER / f"{library}.json").read_text())["versions"][library]
-    return written
+    versions: dict[str, str] = json.loads((FOLDER / f"{library}.json").read_text())["versions"]
+    return versions[library.partition("-")[0]]
 
 
 def write_cases(library: str, versions: dict[str, str], written: list[Case]) -> None:
@@ -135,16 +136,17 @@ def _make_shared() -> dict[str, Tensor]:
     }
 
 
-def padded_inputs() -> tuple[Tensor, Tensor]:
+def padded_inputs(rows: int = LENGTH + STEPS) -> tuple[Tensor, Tensor]:
     """Return the inputs as a trainer takes them, each with a leading batch of one.
 
-    Row t of aux `[1, T + steps, A * H]` goes with token t+1 of the tokens `[1, T + steps]`.
-    Trainers shift tokens left in each step and fill up with zeros: the rows beyond T are there
-    to be spoilt by that.
+    Row t of aux `[1, rows, A * H]` goes with token t+1 of the tokens `[1, rows]`, where rows is
+    T + steps or more. Trainers shift tokens left in each step and fill up with zeros: the rows
+    beyond T are there to be spoilt by that, and no row before them sees them.
     """
     aux, token_ids = inputs()
-    aux = torch.cat([aux, aux.new_zeros(STEPS, aux.shape[1])])
-    return aux[None], torch.cat([token_ids[1:], token_ids.new_zeros(1)])[None]
+    aux = torch.cat([aux, aux.new_zeros(rows - LENGTH, aux.shape[1])])
+    following = token_ids[1:]
+    return aux[None], torch.cat([following, following.new_zeros(rows - len(following))])[None]
 
 
 def load_shared(model: torch.nn.Module) -> None:
