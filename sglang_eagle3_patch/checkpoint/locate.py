@@ -11,8 +11,11 @@ def local_folder(name_or_path: str, revision: str | None = None) -> Path | None:
     Nothing is downloaded: a hub id is looked up in the cache that `huggingface_hub` uses.
     """
     folder = Path(name_or_path)
-    if folder.is_dir():
-        return folder
+    try:
+        if folder.is_dir():
+            return folder
+    except (OSError, ValueError):  # too long for a path, or with a null byte: no folder
+        return None
     import huggingface_hub
     from huggingface_hub.errors import HFValidationError
 

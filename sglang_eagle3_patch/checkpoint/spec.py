@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from collections.abc import Mapping
@@ -12,8 +11,9 @@ from typing import Any, Literal
 
 from sglang_eagle3_patch.checkpoint import config as configs
 from sglang_eagle3_patch.checkpoint import config_keys
+from sglang_eagle3_patch.checkpoint.config_file import read_config
 from sglang_eagle3_patch.checkpoint.flags import DraftFlags, draft_flags
-from sglang_eagle3_patch.checkpoint.header import CheckpointUnreadable, TensorHeader, read_folder
+from sglang_eagle3_patch.checkpoint.header import TensorHeader, read_folder
 from sglang_eagle3_patch.checkpoint.layouts import canonical_name, is_known
 from sglang_eagle3_patch.checkpoint.producers import Producer, recognise
 from sglang_eagle3_patch.checkpoint.rope import Rope, stated_rope
@@ -39,13 +39,7 @@ class DraftSpec:
 
         Raises `CheckpointUnreadable` naming the file that is missing or broken.
         """
-        file = folder / "config.json"
-        try:
-            config = json.loads(file.read_text(encoding="utf-8"))
-        except (OSError, ValueError, RecursionError) as error:
-            raise CheckpointUnreadable(f"{file} can't be read: {error}") from error
-        if not isinstance(config, dict):
-            raise CheckpointUnreadable(f"{file} holds {type(config).__name__}, no object")
+        config = read_config(folder / "config.json")
         return cls.of(config, read_folder(folder), folder)
 
     @classmethod
