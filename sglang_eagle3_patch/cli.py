@@ -10,7 +10,7 @@ from dataclasses import asdict
 from typing import Any
 
 from sglang_eagle3_patch import __version__
-from sglang_eagle3_patch.commands import status
+from sglang_eagle3_patch.commands import convert, doctor, status
 from sglang_eagle3_patch.parity import command as parity
 
 
@@ -27,6 +27,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     patches.set_defaults(run=lambda arguments: list_patches(as_json=arguments.json))
     status.add_parser(commands)
     parity.add_parser(commands)
+    doctor.add_parser(commands)
+    convert.add_parser(commands)
     arguments = parser.parse_args(argv)
     return int(arguments.run(arguments))
 

@@ -1,0 +1,214 @@
+"""`Case`: a draft, its target, a release and a launch, as the rules judge them together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from packaging.version import InvalidVersion, Version
+
+from sglang_eagle3_patch.checkpoint.config import (
+    ConfigNotUnderstood,
+    from_speculators,
+    is_speculators,
+)
+from sglang_eagle3_patch.checkpoint.flags import stated_flag
+from sglang_eagle3_patch.checkpoint.launch import LaunchArguments
+from sglang_eagle3_patch.checkpoint.rules.small_values import SmallValues
+from sglang_eagle3_patch.checkpoint.spec import DraftSpec
+from sglang_eagle3_patch.checkpoint.target import TargetSpec
+from sglang_eagle3_patch.facts.engine_facts import DraftClass, EngineFacts, TargetClass
+
+MLA_ARCHITECTURE = "Eagle3DeepseekV2ForCausalLM"
+IDS = "eagle_aux_hidden_state_layer_ids"
+_QUANTISATION_KEYS = ("quantization_config", "compression_config")
+_QUANTISATION_FILES = ("hf_quant_config.json", "quant_config.json", "quantize_config.json")
+_NO_ARGUMENTS = LaunchArguments()
+FLOATS = ("F64", "F32", "F16", "BF16")
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is judged.
+
+    `plugin`: whether the verdict wanted is the plugin's; remedies follow it. `values`: the small
+    values of a local checkpoint. `files`: the names in the draft's folder, None where unknown.
+    """
+
+    draft: DraftSpec
+    target: TargetSpec | None
+    engine: EngineFacts
+    launch: LaunchArguments = _NO_ARGUMENTS
+    plugin: bool = True
+    values: SmallValues | None = None
+    files: tuple[str, ...] | None = None
+
+    @property
+    def release(self) -> str:
+        """The release, for a message."""
+        return self.engine.release or "this source tree"
+
+    def before(self, release: str) -> bool | None:
+        """Whether the release is older than `release`; None for a tree that doesn't say."""
+        try:
+            return Version(self.engine.release or "") < Version(release)
+        except InvalidVersion:
+            return None
+
+    @cached_property
+    def stock_config(self) -> Mapping[str, Any] | None:
+        """The config as stock SGLang reads it; it can't read speculators' form."""
+        return None if is_speculators(self.draft.config) else self.draft.config
+
+    @cached_property
+    def plugin_config(self) -> Mapping[str, Any] | None:
+        """The config as SGLang gets it from the plugin; None when it refuses to translate it.
+
+        What draft-config and embed-head do with it, in that order.
+        """
+        config = self.draft.config
+        if is_speculators(config):
+            if config["speculators_model_type"] != "eagle3":
+                return None
+            try:
+                config = from_speculators(_as_llama(config))
+            except ConfigNotUnderstood:
+                return None
+        return _corrected(config, self.draft)
+
+    @cached_property
+    def architecture(self) -> str | None:
+        """The draft class's name in this release, by the config; None where it has none."""
+        stated = (self.plugin_config or {}).get("architectures")
+        # SGLang takes the first architecture that is registered.
+        names = stated if isinstance(stated, list) else []
+        return next((str(name) for name in names if str(name) in self.engine.drafts), None)
+
+    @property
+    def draft_class(self) -> DraftClass | None:
+        """What the draft class does with a checkpoint."""
+        return self.engine.drafts.get(self.architecture or "")
+
+    @property
+    def is_mla_class(self) -> bool:
+        """Whether the draft class is the one with latent attention."""
+        return self.architecture == MLA_ARCHITECTURE
+
+    @property
+    def attention_fits(self) -> bool:
+        """Whether the tensors' kind of attention is the class's; true where it can't be told."""
+        if self.draft_class is None or not self.draft.tensors or self.draft.attention is None:
+            return True
+        return (self.draft.attention == "mla") == self.is_mla_class
+
+    @property
+    def is_llama_config(self) -> bool:
+        """Whether the plugin takes flags of a llama layer from the config."""
+        return (self.plugin_config or {}).get("model_type") == "llama"
+
+    @cached_property
+    def is_quantised(self) -> bool:
+        """Whether the checkpoint says that it is quantised, in its config or a file beside it."""
+        stated = any(self.draft.config.get(key) for key in _QUANTISATION_KEYS)
+        return stated or any(name in (self.files or ()) for name in _QUANTISATION_FILES)
+
+    @property
+    def target_class(self) -> TargetClass | None:
+        """What the target's class can do, None when none is given or the release has none."""
+        for name in self.target.architectures if self.target else ():
+            if name in self.engine.targets:
+                return self.engine.targets[name]
+        return None
+
+    @property
+    def lent_class(self) -> TargetClass | None:
+        """What the target can do with the plugin, which lends a wrapper its language model's
+        methods; None where that isn't known."""
+        own = self.target_class
+        if own is None or self.target is None or not self.target.wraps_a_language_model:
+            return own
+        if own.captures and own.gives_embed_and_head and own.takes_embed_and_head:
+            return own
+        known = (self.engine.targets.get(name) for name in self.target.text_architectures)
+        return next((found for found in known if found is not None), None)
+
+    def asked(self, *names: str) -> bool:
+        """Whether the config that the plugin hands on asks for a flag of these names."""
+        return bool(stated_flag(self.plugin_config or {}, *names))
+
+    def stock_computes(self, flag: str) -> bool:
+        """Whether the draft class computes a flag about norms by itself, given this config.
+
+        As in SGLang: `norm_before_fc` is looked for in `eagle_config` too, the others at the top.
+        """
+        read = self.draft_class.norm_flags if self.draft_class else ()
+        config = self.plugin_config or {}
+        if flag == "norm_before_fc":
+            return flag in read and self.asked(flag)
+        names = ("fc_norm", "use_aux_norm") if flag == "fc_norm" else (flag,)
+        return any(name in read and bool(config.get(name)) for name in names)
+
+    @cached_property
+    def built_num_aux(self) -> int | None:
+        """How many aux hidden states the `fc` is built for."""
+        chosen = self.draft_class
+        if chosen is None or chosen.num_aux_from is None:
+            return None
+        for path in chosen.num_aux_from:
+            value: Any = self.plugin_config
+            for key in path.split("."):
+                value = value.get(key) if isinstance(value, Mapping) else None
+            if isinstance(value, list) and value:
+                return len(value)
+            if type(value) is int and value > 0:
+                return value
+        return chosen.num_aux_default
+
+    @property
+    def vocabularies(self) -> tuple[int | None, int | None]:
+        """The draft's vocabulary and the target's, by the config that the plugin hands on."""
+        config = self.plugin_config or {}
+        draft, vocab = config.get("draft_vocab_size"), config.get("vocab_size")
+        return (draft if type(draft) is int else None), (vocab if type(vocab) is int else None)
+
+    def found_ids(self) -> tuple[int, ...] | None:
+        """The layer ids that SGLang finds, in `eagle_config` alone; None is none."""
+        return _nested_ids(self.plugin_config or {})
+
+
+def _nested_ids(config: Mapping[str, Any]) -> tuple[int, ...] | None:
+    nested = config.get("eagle_config")
+    ids = nested.get(IDS) if isinstance(nested, Mapping) else None
+    return tuple(ids) if isinstance(ids, list) and all(type(i) is int for i in ids) else None
+
+
+def _as_llama(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A Qwen3 layer is a llama layer with norms of q and k, which the plugin puts in."""
+    layer = config["transformer_layer_config"]
+    if not isinstance(layer, Mapping) or layer.get("model_type") != "qwen3":
+        return config
+    llama = {**layer, "model_type": "llama", "qk_norm": True}
+    return {**config, "transformer_layer_config": llama}
+
+
+def _corrected(config: Mapping[str, Any], draft: DraftSpec) -> dict[str, Any]:
+    """The keys that a draft's tensors decide."""
+    corrected = dict(config)
+    if corrected.get("target_hidden_size", "") is None:
+        del corrected["target_hidden_size"]
+    if not draft.tensors:
+        return corrected
+    stated, vocab = config.get("draft_vocab_size"), config.get("vocab_size")
+    tied = bool(config.get("tie_word_embeddings"))
+    if draft.has_head:
+        if tied:
+            corrected["tie_word_embeddings"] = False
+        if stated is None and (shape := draft.tensors["lm_head.weight"].shape):
+            corrected["draft_vocab_size"] = shape[0]
+    elif stated is None and draft.has_d2t:
+        corrected["draft_vocab_size"] = draft.tensors["d2t"].shape[0]
+    elif stated in (None, vocab) and not tied:
+        corrected["draft_vocab_size"] = None
+    return corrected

@@ -1,0 +1,117 @@
+"""Small values of a local checkpoint: vocabulary maps and norms, by their bytes.
+
+Read with the standard library alone: `d2t`, `t2d`, and the one-dimensional weights.
+"""
+
+from __future__ import annotations
+
+import array
+import json
+import struct
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sglang_eagle3_patch.checkpoint.layouts import canonical_name
+
+# A map of half a million tokens; norms are far smaller.
+LARGEST = 4_000_000
+# Rows of two embeddings that are compared: enough to tell a trained table from a copy.
+_ROWS = 16
+_CODES = {"F64": "d", "F32": "f", "I64": "q", "I32": "i", "I16": "h", "I8": "b", "U8": "B"}
+_SHORTS = {"BF16": "H", "F16": "H"}
+
+
+@dataclass(frozen=True)
+class SmallValues:
+    """The values, by canonical name; a float is a float whatever its dtype was.
+
+    `embedding_differs`: whether the first rows of the draft's embedding are other than the
+    target's; None where both aren't at hand in one dtype.
+    """
+
+    d2t: tuple[Any, ...] | None = None
+    t2d: tuple[bool, ...] | None = None
+    vectors: dict[str, tuple[float, ...]] = field(default_factory=dict)
+    embedding_differs: bool | None = None
+
+
+def read_small_values(files: list[Path], target_files: list[Path]) -> SmallValues:
+    """Return the small values of a draft's safetensors files, whose headers are known to be sound.
+
+    `target_files` are the target's, for its embedding alone. Raises OSError.
+    """
+    d2t = t2d = None
+    vectors: dict[str, tuple[float, ...]] = {}
+    for file in files:
+        for name, entry, begin in _entries(file):
+            canonical, size = canonical_name(name), _bytes(entry)
+            if size > LARGEST:
+                continue
+            if canonical == "d2t":
+                d2t = _numbers(file, entry, begin)
+            elif canonical == "t2d":
+                marks = _numbers(file, entry, begin)
+                t2d = None if marks is None else tuple(map(bool, marks))
+            elif len(entry["shape"]) == 1 and canonical.endswith(".weight"):
+                numbers = _numbers(file, entry, begin)
+                if numbers is not None:
+                    vectors[canonical] = tuple(map(float, numbers))
+    return SmallValues(d2t, t2d, vectors, _embedding_differs(files, target_files))
+
+
+def _embedding_differs(files: list[Path], target_files: list[Path]) -> bool | None:
+    own, targets = _first_rows(files), _first_rows(target_files)
+    if own is None or targets is None or own[0] != targets[0]:
+        return None
+    return own[1] != targets[1]
+
+
+def _first_rows(files: list[Path]) -> tuple[str, bytes] | None:
+    for file in files:
+        for name, entry, begin in _entries(file):
+            shape = entry["shape"]
+            if name.endswith("embed_tokens.weight") and len(shape) == 2 and shape[0]:
+                size = min(_bytes(entry), _bytes(entry) // shape[0] * _ROWS, LARGEST)
+                with file.open("rb") as stream:
+                    stream.seek(begin)
+                    return f"{entry['dtype']}{shape[1]}", stream.read(size)
+    return None
+
+
+def _entries(file: Path) -> Iterator[tuple[str, Any, int]]:
+    with file.open("rb") as stream:
+        (length,) = struct.unpack("<Q", stream.read(8))
+        header = json.loads(stream.read(length))
+    for name, entry in header.items():
+        if name != "__metadata__":
+            yield name, entry, 8 + length + entry["data_offsets"][0]
+
+
+def _bytes(entry: Any) -> int:
+    begin, end = entry["data_offsets"]
+    return int(end - begin)
+
+
+def _numbers(file: Path, entry: Any, begin: int) -> tuple[float, ...] | None:
+    with file.open("rb") as stream:
+        stream.seek(begin)
+        raw = stream.read(_bytes(entry))
+    dtype = entry["dtype"]
+    if dtype == "BOOL":
+        return tuple(raw)
+    if dtype == "F16":
+        return struct.unpack(f"<{len(raw) // 2}e", raw)
+    code = _CODES.get(dtype) or _SHORTS.get(dtype)
+    if code is None:
+        return None
+    values: array.array[Any] = array.array(code, raw)
+    if sys.byteorder == "big":
+        values.byteswap()
+    if dtype == "BF16":
+        # The upper half of a float32.
+        wide = array.array("I", (value << 16 for value in values))
+        return tuple(array.array("f", wide.tobytes()))
+    return tuple(values)

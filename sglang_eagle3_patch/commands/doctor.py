@@ -1,0 +1,148 @@
+"""`sglang-eagle3 doctor`: what comes of a draft and launch arguments, before anything is started.
+
+From config and headers alone, in a second, without SGLang and without torch: whether SGLang serves
+the draft as it was trained, serves other numbers, or refuses to start, with and without the plugin.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from sglang_eagle3_patch.checkpoint.launch import LaunchArguments
+from sglang_eagle3_patch.checkpoint.rules import Case, Judgement, judge_case
+from sglang_eagle3_patch.commands.doctor_inputs import CannotJudge, find_draft, find_target
+from sglang_eagle3_patch.facts.engine_facts import EngineFacts
+from sglang_eagle3_patch.settings import Settings, SettingsError
+
+__all__ = ["CannotJudge", "add_parser", "judge", "run"]
+
+
+def add_parser(commands: Any) -> None:
+    """Add the command to the subparsers of `sglang-eagle3`."""
+    parser = commands.add_parser(
+        "doctor",
+        help="judge a draft and launch arguments before anything is started",
+        usage="sglang-eagle3 doctor DRAFT [--target T] [--sglang-version V] [--stock] [--json] "
+        "[-- SGLang's launch arguments]",
+    )
+    parser.add_argument("draft", metavar="DRAFT", help="a folder, a safetensors file or a hub id")
+    parser.add_argument(
+        "--target", metavar="T", help="the target's folder or hub id (default: --model-path)"
+    )
+    parser.add_argument(
+        "--sglang-version", metavar="V", help="default: the installed one, else the newest known"
+    )
+    parser.add_argument(
+        "--stock", action="store_true", help="the verdict is stock SGLang's, not the plugin's"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    # argparse itself gives what follows `--` to the first positional that takes several, which
+    # it has closed by then.
+    parser.parse_known_args = partial(_parse_up_to_dashes, parser.parse_known_args)
+    parser.set_defaults(run=run)
+
+
+def _parse_up_to_dashes(
+    parse: Callable[..., tuple[argparse.Namespace, list[str]]],
+    args: Sequence[str] | None = None,
+    namespace: argparse.Namespace | None = None,
+) -> tuple[argparse.Namespace, list[str]]:
+    """Parse what stands before `--`, and keep what follows as `launch`."""
+    given = sys.argv[1:] if args is None else list(args)
+    place = given.index("--") if "--" in given else len(given)
+    parsed, unknown = parse(given[:place], namespace)
+    parsed.launch = given[place + 1 :]
+    return parsed, unknown
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the judgement; 0 when it is ok or a warning, 1 for an error, 2 without a judgement."""
+    try:
+        judgement = judge(
+            arguments.draft,
+            arguments.target,
+            arguments.sglang_version,
+            arguments.launch,
+            stock=arguments.stock,
+        )
+    except CannotJudge as problem:
+        print(f"sglang-eagle3 doctor: {problem}", file=sys.stderr)
+        return 2
+    if arguments.json:
+        json.dump(judgement.as_data(), sys.stdout, indent=1)
+        print()
+    else:
+        from sglang_eagle3_patch.commands.doctor_output import print_judgement
+
+        print_judgement(judgement, arguments.draft, arguments.target, arguments.launch)
+    return 1 if judgement.verdict == "error" else 0
+
+
+def judge(
+    draft: str,
+    target: str | None,
+    release: str | None,
+    launch_arguments: Sequence[str],
+    *,
+    stock: bool = False,
+) -> Judgement:
+    """Judge a draft, a target and SGLang's launch arguments on a release.
+
+    `draft` and `target` are folders, files or hub ids; without a target the arguments'
+    `--model-path` is taken. `release` None is the installed SGLang, else the newest known. The
+    verdict is the plugin's, or stock SGLang's with `stock`.
+    Raises `CannotJudge`, in one line, where there is nothing to judge.
+    """
+    engine = _engine(release)
+    launch = LaunchArguments.parse(
+        launch_arguments, engine.launch.speculative_flags, environment=os.environ
+    )
+    if launch.aux_layers is None:
+        launch = _with_option(launch)
+    found = find_draft(draft)
+    target = target or launch.model_path
+    case = Case(
+        found.spec,
+        find_target(target) if target else None,
+        engine,
+        launch,
+        plugin=not stock,
+        values=found.values(target),
+        files=found.names,
+    )
+    try:
+        return judge_case(case)
+    except (TypeError, ValueError, KeyError, IndexError, AttributeError, OverflowError) as error:
+        # A config can hold anything, and every rule looks at another key of it.
+        raise CannotJudge(
+            f"{draft}: its config holds something that can't be judged "
+            f"({type(error).__name__}: {error})"
+        ) from error
+
+
+def _with_option(launch: LaunchArguments) -> LaunchArguments:
+    """The plugin's own option names the draft's layers for every launch of this environment."""
+    try:
+        return replace(launch, aux_layers=Settings.from_environment().aux_layers)
+    except SettingsError as error:
+        raise CannotJudge(str(error)) from error
+
+
+def _engine(release: str | None) -> EngineFacts:
+    from sglang_eagle3_patch.facts import facts_for, installed, known_releases, newest_known
+
+    engine = facts_for(release) if release else installed() or facts_for(newest_known())
+    if engine is None:
+        known = known_releases()
+        raise CannotJudge(
+            f"SGLang {release} is not known. Fix: name one of {known[0]} to {known[-1]}, or run "
+            "this where it is installed"
+        )
+    return engine

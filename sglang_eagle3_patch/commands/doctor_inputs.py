@@ -1,0 +1,163 @@
+"""What the doctor judges, found and read: a folder, a file, or a hub id; no weights are fetched."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from sglang_eagle3_patch.checkpoint.header import (
+    INDEX,
+    CheckpointUnreadable,
+    TensorHeader,
+    read_header,
+)
+from sglang_eagle3_patch.checkpoint.locate import local_folder
+from sglang_eagle3_patch.checkpoint.rules.small_values import SmallValues, read_small_values
+from sglang_eagle3_patch.checkpoint.spec import DraftSpec
+from sglang_eagle3_patch.checkpoint.target import TargetSpec
+
+Found = TypeVar("Found")
+
+
+class CannotJudge(ValueError):
+    """There is nothing to judge; the text says what is missing, in one line."""
+
+
+@dataclass(frozen=True)
+class DraftInput:
+    """A draft as it was found: `weights` are its local safetensors files, `names` all of its
+    files, None where they aren't known."""
+
+    spec: DraftSpec
+    weights: tuple[Path, ...] = ()
+    names: tuple[str, ...] | None = None
+
+    def values(self, target: str | None) -> SmallValues | None:
+        """Return the small values of a local draft, None of another.
+
+        Raises `CannotJudge` when they can't be read.
+        """
+        if not self.weights:
+            return None
+        folder = None if target is None else local_folder(target)
+        targets = [] if folder is None else sorted(folder.glob("*.safetensors"))
+        try:
+            return read_small_values(list(self.weights), targets)
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise CannotJudge(f"the values of {self.spec.folder} can't be read: {error}") from error
+
+
+def find_draft(name: str) -> DraftInput:
+    """Return the draft behind a folder, a safetensors file or a hub id.
+
+    Raises `CannotJudge` with the reason.
+    """
+    path = Path(name)
+    if path.is_file():
+        return _guarded(name, lambda: _single_file(path))
+    folder = _local(name)
+    if folder is not None and (path.is_dir() or _is_whole(folder)):
+        return _guarded(name, lambda: _folder(folder))
+    return _guarded(name, lambda: _from_hub(name))
+
+
+def find_target(name: str) -> TargetSpec:
+    """Return the target behind a folder, a config file or a hub id, by its config alone.
+
+    Raises `CannotJudge` with the reason.
+    """
+    path = Path(name)
+    if path.is_file():
+        return _guarded(name, lambda: TargetSpec.read(path.parent, name))
+    folder = _local(name)
+    if folder is None:
+        folder = _guarded(name, lambda: _hub_config(name).parent)
+    return _guarded(name, lambda: TargetSpec.read(folder, name))
+
+
+def _local(name: str) -> Path | None:
+    path = Path(name)
+    looks_local = path.is_absolute() or name.startswith(("./", "../", "~")) or name.count("/") > 1
+    if looks_local and not path.is_dir():
+        raise CannotJudge(f"there is no folder {name}")
+    return _guarded(name, lambda: local_folder(name))
+
+
+def _guarded(name: str, read: Callable[[], Found]) -> Found:
+    """Call `read`; whatever can go wrong with files and with a hub becomes `CannotJudge`."""
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+
+    try:
+        return read()
+    except CannotJudge:
+        raise
+    except CheckpointUnreadable as error:
+        raise CannotJudge(str(error)) from error
+    except HFValidationError as error:
+        raise CannotJudge(f"{name} is neither a folder nor a hub id") from error
+    except (HfHubHTTPError, OSError, ValueError) as error:
+        told = " ".join(str(error).split())[:300] or type(error).__name__
+        raise CannotJudge(
+            f"{name} is no folder here and can't be read from the hub: {told}"
+        ) from error
+
+
+def _folder(folder: Path) -> DraftInput:
+    names = tuple(sorted(file.name for file in folder.iterdir()))
+    spec = DraftSpec.read(folder)
+    index = folder / INDEX
+    if index.is_file():
+        shards = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+        weights = tuple(folder / name for name in sorted(shards))
+    else:
+        weights = tuple(sorted(folder.glob("*.safetensors")))
+    return DraftInput(spec, weights, names)
+
+
+def _single_file(file: Path) -> DraftInput:
+    folder = file.parent
+    if file.suffix != ".safetensors":
+        return _folder(folder)
+    config = TargetSpec.read(folder).config
+    return DraftInput(DraftSpec.of(config, read_header(file), folder), (file,), (file.name,))
+
+
+def _is_whole(folder: Path) -> bool:
+    """Whether a cached snapshot holds weights, not just the config that someone looked at."""
+    index = folder / INDEX
+    if not index.is_file():
+        return any(folder.glob("*.safetensors"))
+    try:
+        shards = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+    except (OSError, ValueError, KeyError, AttributeError):
+        return True  # reading it tells what is wrong
+    return all((folder / str(name)).is_file() for name in shards)
+
+
+def _hub_config(name: str) -> Path:
+    from huggingface_hub import hf_hub_download
+
+    return Path(hf_hub_download(name, "config.json"))
+
+
+def _from_hub(name: str) -> DraftInput:
+    """The config is fetched, of the weights only the headers, by range requests."""
+    from huggingface_hub import get_safetensors_metadata
+    from huggingface_hub.errors import NotASafetensorsRepoError, OfflineModeIsEnabled
+
+    file = _hub_config(name)
+    config: Any = TargetSpec.read(file.parent, name).config
+    try:
+        metadata = get_safetensors_metadata(name)
+    except (OfflineModeIsEnabled, NotASafetensorsRepoError):
+        return DraftInput(DraftSpec.of(config, {}, file.parent))
+    headers = {
+        tensor: TensorHeader(str(info.dtype), tuple(info.shape))
+        for part in metadata.files_metadata.values()
+        for tensor, info in part.tensors.items()
+    }
+    names = tuple(sorted(metadata.files_metadata))
+    return DraftInput(DraftSpec.of(config, headers, file.parent), names=names)

@@ -1,0 +1,151 @@
+"""What is said of the producers' drafts, and of the forms whose fate on servers is known."""
+
+from __future__ import annotations
+
+import pytest
+
+from sglang_eagle3_patch.checkpoint.config import from_speculators, is_speculators
+from sglang_eagle3_patch.checkpoint.rules import Judgement, judge_case
+from sglang_eagle3_patch.checkpoint.rules.launching import COMPUTATION, STRUCTURE
+from sglang_eagle3_patch.hooks import draft_config, embed_head, load_paths
+from tests.unit.checkpoint import drafts
+from tests.unit.doctor.cases import KIMI, NEWEST, OLDEST, TARGET, case, config, tensors
+
+# Producers' files that nothing can serve as they are, and the rules that say why.
+NOT_SERVED = {
+    "SafeAILab": {"E3-config-architecture"},
+    "AngelSlim": {"E3-config-architecture"},
+    "NeMo Automodel": {"E3-config-architecture"},
+    "ModelOpt Megatron, two layers": {"E3-config-architecture"},
+    # The headers of two layers stand under a config of one.
+    "speculators 0.9 trainer, two layers": {"E3-names-layer-count"},
+    # A reduced head whose map is left out.
+    "TorchSpec MHA": {"E3-vocab-map-missing"},
+}
+
+
+@pytest.mark.parametrize("form", drafts.WRITTEN)
+def test_what_every_producer_writes_is_no_error_with_the_plugin(form: str) -> None:
+    _, written, headers = drafts.WRITTEN[form]
+    judgement = judge_case(case(written, headers))
+    errors = {found.id for found in judgement.told if found.mark("plugin") == "error"}
+    assert errors == NOT_SERVED.get(form, set())
+
+
+@pytest.mark.parametrize("form", drafts.WRITTEN)
+def test_configs_are_what_the_hooks_make_of_them(form: str) -> None:
+    _, written, headers = drafts.WRITTEN[form]
+    judged = case(written, headers)
+    config = written
+    if is_speculators(config):
+        config = from_speculators(draft_config.as_llama(config))
+    assert judged.plugin_config == embed_head.corrected_config(config, judged.draft)
+
+
+def test_keys_that_overrides_must_not_touch_are_those_of_the_hook() -> None:
+    assert set(load_paths._STRUCTURE.split()) == STRUCTURE
+    assert set(load_paths._COMPUTATION.split()) == COMPUTATION
+
+
+NATIVE = (config(norm_before_residual=False), tensors())
+FOUNDING = (config(), drafts.top() | drafts.layer("layers.0."))
+SPECULATORS = (
+    drafts.speculators(drafts.TRAINER, "0.9.0", norm_before_residual=False, **drafts.IDS),
+    FOUNDING[1],
+)
+# Prefixed as NeMo writes them, and prefixed whole: the llama class finds `model.` by itself since
+# ever, but never the head under it.
+BARE = ("lm_head.weight", "d2t", "t2d")
+PREFIXED = (FOUNDING[0], drafts.prefixed("model.", FOUNDING[1], bare=BARE))
+PREFIXED_WHOLE = (FOUNDING[0], drafts.prefixed("model.", FOUNDING[1]))
+NO_K = (NATIVE[0], tensors(**{"midlayer.self_attn.k_proj.weight": None}))
+
+
+NO_STATES = {"use_aux_hidden_state": False}
+
+
+def judged(form: tuple[drafts.Config, drafts.Headers], release: str) -> Judgement:
+    return judge_case(case(*form, release=release))
+
+
+@pytest.mark.parametrize(
+    ("form", "release", "stock", "plugin"),
+    [
+        # Degraded there by the positions alone.
+        (NATIVE, OLDEST, "degraded", "serves"),
+        (NATIVE, NEWEST, "serves", "serves"),
+        (FOUNDING, OLDEST, "degraded", "serves"),
+        (FOUNDING, "0.5.11", "degraded", "serves"),
+        (FOUNDING, "0.5.12", "serves", "serves"),
+        (FOUNDING, NEWEST, "serves", "serves"),
+        (SPECULATORS, OLDEST, "refuses", "serves"),
+        (SPECULATORS, NEWEST, "refuses", "serves"),
+        (PREFIXED, OLDEST, "degraded", "serves"),
+        (PREFIXED, NEWEST, "serves", "serves"),
+        (PREFIXED_WHOLE, NEWEST, "degraded", "serves"),
+        (NO_K, OLDEST, "degraded", "refuses"),
+        (NO_K, NEWEST, "degraded", "refuses"),
+    ],
+)
+def test_known_fates(
+    form: tuple[drafts.Config, drafts.Headers], release: str, stock: str, plugin: str
+) -> None:
+    found = judged(form, release)
+    assert (found.stock.outcome, found.plugin.outcome) == (stock, plugin)
+
+
+def test_the_founding_draft_loses_ten_tensors_on_the_founding_release() -> None:
+    found = judged(FOUNDING, OLDEST)
+    dropped = next(f for f in found.told if f.id == "E3-names-dropped")
+    assert set(dropped.values["dropped"]) == set(drafts.layer("layers.0."))
+    assert len(dropped.values["dropped"]) == 10
+    assert "accept length will be about 1" in found.stock.why
+    assert "position" not in found.stock.why
+
+
+@pytest.mark.parametrize(("release", "stock"), [(OLDEST, "refuses"), (NEWEST, "serves")])
+def test_kimi_lacks_the_setter_on_the_founding_release(release: str, stock: str) -> None:
+    found = judge_case(case(*FOUNDING, release=release, target=KIMI))
+    assert found.stock.outcome == stock
+    assert found.plugin.outcome == "serves"
+    if release == OLDEST:
+        assert "has no set_eagle3_layers_to_capture" in found.stock.why
+
+
+def test_latent_attention_wants_its_class() -> None:
+    form = drafts.WRITTEN["TorchSpec MLA for vLLM"][1:]
+    assert judged(form, OLDEST).plugin.outcome == "refuses"
+    assert judged(form, NEWEST).stock.outcome == "serves"
+
+
+def test_the_class_with_latent_attention_finds_nothing_under_a_prefix() -> None:
+    _, stated, headers = drafts.WRITTEN["TorchSpec MLA for vLLM"]
+    found = judged((stated, drafts.prefixed("model.", headers, bare=BARE)), NEWEST)
+    assert (found.stock.outcome, found.plugin.outcome) == ("degraded", "serves")
+    dropped = next(f for f in found.told if f.id == "E3-names-dropped").values["dropped"]
+    assert set(dropped) == {f"model.{name}" for name in headers if name not in BARE}
+
+
+def test_the_verdict_is_of_the_side_asked_for() -> None:
+    assert judge_case(case(*SPECULATORS)).verdict == "ok"
+    assert judge_case(case(*SPECULATORS, plugin=False)).verdict == "error"
+    assert judge_case(case(*NATIVE, release=OLDEST, plugin=False)).verdict == "warning"
+
+
+def test_a_first_layer_input_can_not_be_captured_where_ids_are_guessed() -> None:
+    target = type(TARGET)(
+        "org/kimi-k2", {**TARGET.config, "architectures": ["DeepseekV3ForCausalLM"]}
+    )
+    launch = ("--speculative-algorithm", "EAGLE3", "--eagle3-aux-layers", "1:4:5")
+    found = judge_case(case(*NATIVE, target=target, launch=launch))
+    assert found.plugin.outcome == "refuses"
+    assert "[1, 4, 5]" in found.plugin.why
+    assert judge_case(case(*NATIVE, launch=launch)).plugin.outcome == "serves"
+
+
+def test_a_draft_that_takes_no_states_needs_no_fc() -> None:
+    without = tensors(**{"fc.weight": None})
+    told = {f.id for f in judge_case(case(config(eagle_config=NO_STATES), without)).told}
+    assert "E3-names-missing" not in told
+    told = {f.id for f in judge_case(case(config(), without)).told}
+    assert told == {"E3-names-missing"}
