@@ -79,7 +79,7 @@ def cells() -> list[Cell]:
 
 
 def _golden(case: golden.Case) -> Cell:
-    library = case.library.replace("specforge", "SpecForge")
+    library = case.library.partition("-")[0].replace("specforge", "SpecForge")
     return Cell(
         f"{library} {golden.version(case.library)}",
         case.name,
