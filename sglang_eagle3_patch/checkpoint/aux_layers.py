@@ -46,7 +46,7 @@ def stated_ids(config: Mapping[str, Any]) -> tuple[tuple[int, ...], str] | None:
     """
     eagle_config = config.get("eagle_config")
     nested = eagle_config.get(KEY) if isinstance(eagle_config, Mapping) else None
-    if nested is not None:
+    if nested is not None and nested != []:  # an empty list is ModelOpt's way to state none
         if not is_layer_list(nested):
             raise ConfigNotUnderstood(f"eagle_config.{KEY} is {nested!r}, no list of layer numbers")
         return tuple(nested), "eagle_config"
@@ -75,6 +75,8 @@ def resolve(
     if stated is None:
         return _unstated(config, num_layers, producer)
     ids, place = stated
+    if producer.ids_in_layer_order:
+        ids = tuple(sorted(ids))
     outputs = tuple(layer + 1 for layer in ids)
     default = default_inputs(num_layers)
     if num_layers in ids:

@@ -5,20 +5,27 @@ Some known keys switch a function that no SGLang release computes: of those only
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 # Bookkeeping: whatever they hold, the draft computes the same.
 _HARMLESS = """
 _attn_implementation _attn_implementation_autoset _commit_hash _name_or_path attention_dropout
-attn_implementation auto_map base_model_ep_plan base_model_pp_plan base_model_tp_plan
-bos_token_id chunk_size_feed_forward dtype embd_pdrop eos_token_id
-experts_implementation has_no_defaults_at_init id2label initializer_range
-keys_to_ignore_at_inference label2id license max_position_embeddings modelopt_state name
-output_attentions
-output_hidden_states pad_token_id pretraining_tp problem_type resid_pdrop return_dict
-speculators_config tie_encoder_decoder torch_dtype transformers_version use_bfloat16 use_cache
-use_return_dict
+attn_implementation auto_map base_model_ep_plan base_model_pp_plan base_model_tp_plan bos_token_id
+chunk_size_feed_forward dtype embd_pdrop eos_token_id experts_implementation
+has_no_defaults_at_init id2label initializer_range keys_to_ignore_at_inference label2id license
+max_position_embeddings modelopt_state name output_attentions output_hidden_states pad_token_id
+pretraining_tp problem_type resid_pdrop return_dict speculators_config tie_encoder_decoder
+torch_dtype transformers_version use_bfloat16 use_cache use_return_dict add_cross_attention
+bad_words_ids begin_suppress_tokens cross_attention_hidden_size decoder_start_token_id
+diversity_penalty do_sample early_stopping encoder_no_repeat_ngram_size
+exponential_decay_length_penalty finetuning_task forced_bos_token_id forced_eos_token_id
+is_decoder is_encoder_decoder length_penalty max_length min_length no_repeat_ngram_size
+num_beam_groups num_beams num_return_sequences output_scores prefix pruned_heads
+remove_invalid_values repetition_penalty return_dict_in_generate sep_token_id suppress_tokens
+task_specific_params temperature tf_legacy_loss tie_encoder_decoder tokenizer_class top_k top_p
+torchscript typical_p image_token_id video_token_id vision_end_token_id vision_start_token_id
 """
 # Of the decoder layer: llama and its kin, qwen3's, deepseek_v3's (kimi_k2's).
 _LAYER = """
@@ -28,27 +35,31 @@ num_key_value_heads partial_rotary_factor qk_norm rms_norm_eps rope_interleave r
 rope_scaling rope_theta sliding_window tie_word_embeddings use_sliding_window vocab_size
 aux_loss_alpha ep_size first_k_dense_replace kv_lora_rank moe_intermediate_size moe_layer_freq
 n_group n_routed_experts n_shared_experts norm_topk_prob num_experts_per_tok
-num_nextn_predict_layers q_lora_rank qk_head_dim qk_nope_head_dim
-qk_rope_head_dim routed_scaling_factor scoring_func seq_aux topk_group topk_method v_head_dim
+num_nextn_predict_layers attention_chunk_size attn_scale attn_temperature_tuning experts_per_token
+floor_scale interleave_moe_layer_step moe_layers no_rope_layer_interval no_rope_layers
+num_local_experts output_router_logits router_aux_loss_coef router_jitter_noise swiglu_limit
+use_qk_norm q_lora_rank qk_head_dim qk_nope_head_dim qk_rope_head_dim routed_scaling_factor
+scoring_func seq_aux topk_group topk_method v_head_dim
 """
 # Of the draft as a whole, by whoever writes them.
 _DRAFT = """
 architectures draft_vocab_size eagle_aux_hidden_state_layer_ids eagle_config embed_requires_grad
 fc_norm modal_type norm_before_fc norm_before_residual norm_output num_aux_hidden_states
-parallel_drafting quantization_config speculators_model_type speculators_version
-target_hidden_size target_model_type transformer_layer_config use_aux_norm
+parallel_drafting quantization_config reuse_target_lm_head speculators_model_type
+speculators_version target_hidden_size target_model_type transformer_layer_config use_aux_norm
+_torchspec_version
 """
 _EAGLE_CONFIG = """
 eagle_aux_hidden_state_layer_ids eh_proj_before_attn fc_norm layer_ids next_layer_regular
-norm_before_fc norm_before_residual norm_output parallel_draft_step return_hidden_post_norm
-use_aux_hidden_state use_aux_norm
+norm_before_fc norm_before_residual norm_output parallel_draft_heads_num_layers
+parallel_draft_step return_hidden_post_norm use_aux_hidden_state use_aux_norm
 use_input_layernorm_in_first_layer use_last_layernorm use_mtp_layernorm
 """
 _ROPE = """
 apply_yarn_scaling attention_factor attn_factor beta_fast beta_slow extrapolation_factor factor
-high_freq_factor long_factor low_freq_factor mrope_interleaved mrope_section mscale
-mscale_all_dim original_max_position_embeddings partial_rotary_factor rope_theta rope_type
-short_factor truncate type
+high_freq_factor long_factor low_freq_factor mrope_interleaved mrope_section mscale mscale_all_dim
+original_max_position_embeddings partial_rotary_factor rope_theta rope_type short_factor truncate
+type
 """
 
 _TOP = frozenset((_HARMLESS + _LAYER + _DRAFT).split())
@@ -72,11 +83,19 @@ ONLY_VALUES: Mapping[str, Any] = {
 }
 
 
+# A name that begins with `_` is nobody's setting.
+_STRUCTURAL = re.compile(
+    r"^(?!_).*"
+    r"(norm|residual|scale|bias|proj|rope|attn|attention|gate|mlp|fc|layer|parallel|draft|moe)"
+)
+
+
 def never_computed(config: Mapping[str, Any]) -> tuple[str, ...]:
     """Return what a raw config asks for and no SGLang release computes, as `key: value`.
 
     That is a known key with another value than the only one that will do, and a key that nobody
-    knows unless its value says nothing: null, false, empty, or a name that begins with `_`.
+    knows, whose name speaks of the layer's structure and whose value says something. No table of
+    bookkeeping keys is ever whole, so that the others pass: weights are accounted for anyway.
     """
     found = []
     for dotted, only in ONLY_VALUES.items():
@@ -85,7 +104,7 @@ def never_computed(config: Mapping[str, Any]) -> tuple[str, ...]:
             found.append(f"{dotted}: {value!r}")
     for dotted in unknown_keys(config):
         value = _value(config, dotted)
-        if value and not dotted.rpartition(".")[2].startswith("_"):
+        if value and _STRUCTURAL.search(dotted.rpartition(".")[2]):
             found.append(f"{dotted}: {value!r}")
     return tuple(found)
 

@@ -50,6 +50,8 @@ class Producer:
     `norm_output`: what the config's key of that name switches: what recurs to the next step
     (`recurrence`), or the norm before the head (`head`).
     `norm_before_residual`: what the trainer does when the config doesn't say; None if either.
+    `ids_in_layer_order`: its trainer captures in the order of the layers, as SGLang does, however
+    the ids are listed.
     `double_input_norm`: layer 0 norms the hidden state twice, whatever the config says.
     """
 
@@ -58,6 +60,7 @@ class Producer:
     aux_ids: Literal["inputs", "outputs", "unknown"]
     norm_output: Literal["recurrence", "head", "unknown"] = "recurrence"
     norm_before_residual: bool | None = False
+    ids_in_layer_order: bool = False
     double_input_norm: bool = False
     quirks: tuple[str, ...] = ()
 
@@ -82,16 +85,8 @@ def _named(names: Collection[str], pattern: str) -> bool:
     return any(re.match(pattern, name) for name in names)
 
 
-_MODELOPT_KEYS = tuple(
-    f"eagle_config.{key}"
-    for key in (
-        "use_last_layernorm",
-        "use_input_layernorm_in_first_layer",
-        "use_mtp_layernorm",
-        "next_layer_regular",
-        "parallel_draft_step",
-    )
-)
+# TorchSpec writes ModelOpt's other keys of `eagle_config`, but none of these.
+_MODELOPT_KEYS = ("eagle_config.next_layer_regular", "eagle_config.parallel_draft_step")
 _MIDLAYER = r"midlayer\."
 _TRAINER = ("Eagle3DraftModel",)
 _CONVERTER = ("Eagle3Speculator",)
@@ -150,12 +145,14 @@ PRODUCERS = (
         "ModelOpt Megatron, several layers",
         (Signs(("LlamaForCausalLMEagle3Deep",)),),
         "outputs",
+        ids_in_layer_order=True,
         quirks=("d2t is never exported", "ids may be unsorted; layers are captured in order"),
     ),
     Producer(
         "ModelOpt",
         (Signs(keys=_MODELOPT_KEYS, not_named=_MIDLAYER),),
         "outputs",
+        ids_in_layer_order=True,
         double_input_norm=True,
         quirks=(
             "its trainer norms the hidden state twice: input_layernorm, then hidden_norm",
@@ -166,6 +163,7 @@ PRODUCERS = (
         "ModelOpt before 0.43, or its Megatron export",
         (Signs(keys=_MODELOPT_KEYS),),
         "outputs",
+        ids_in_layer_order=True,
         quirks=(
             "its trainer may have normed the hidden state twice, as later ones do",
             "the Megatron export never holds d2t, and its ids may be unsorted",
@@ -173,13 +171,16 @@ PRODUCERS = (
     ),
     Producer(
         "TorchSpec, exported for vLLM",
-        (Signs(("Eagle3DeepseekV2ForCausalLM",), names=(r"layers\.0\.",)),),
+        (
+            Signs(keys=("_torchspec_version",), names=(r"layers\.0\.",)),
+            Signs(("Eagle3DeepseekV2ForCausalLM",), names=(r"layers\.0\.",)),
+        ),
         "inputs",
         quirks=(_SCALED_ROPE_IGNORED,),
     ),
     Producer(
         "TorchSpec",
-        (Signs(("Eagle3DeepseekV2ForCausalLM",)),),
+        (Signs(keys=("_torchspec_version",)), Signs(("Eagle3DeepseekV2ForCausalLM",))),
         "outputs",
         quirks=(_SCALED_ROPE_IGNORED,),
     ),
@@ -205,6 +206,7 @@ PRODUCERS = (
             Signs(("LlamaForCausalLMEagle3",), names=(_MIDLAYER, "d2t$", "t2d$")),
         ),
         "outputs",
+        ids_in_layer_order=True,
         norm_output="head",
         quirks=(_HEAD_NORM, "before November 2025 the trainer ignored rope_theta"),
     ),

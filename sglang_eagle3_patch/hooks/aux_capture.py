@@ -169,6 +169,8 @@ def _refuse_impossible(
     captured: list[int], num_layers: int, spec: DraftSpec, draft: str, source: str
 ) -> None:
     problem = ""
+    if spec.producer.ids_in_layer_order:
+        captured = sorted(captured)  # as both its trainer and SGLang take them
     if captured != sorted(set(captured)):
         problem = "they are not distinct and ascending, and are captured in layer order"
     elif captured[-1] > num_layers:

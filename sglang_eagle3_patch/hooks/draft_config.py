@@ -168,7 +168,9 @@ def _trained_window(config: Any) -> int | None:
     # given, and speculators' configs become llama's.
     if config.model_type != "llama":
         return None
-    types = (getattr(config, "layer_types", None) or ())[: config.num_hidden_layers]
+    types = getattr(config, "layer_types", None) or ()
+    if len(types) > config.num_hidden_layers:  # a list copied from the target
+        return None
     return getattr(config, "sliding_window", None) if "sliding_attention" in types else None
 
 

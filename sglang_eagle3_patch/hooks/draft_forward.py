@@ -111,24 +111,16 @@ def heed_producer(draft: Any, names: list[str]) -> None:
             NAME,
             producer.name,
         )
-    if stated is None or producer.norm_output != "head":
+    if producer.norm_output != "head" or stated_flag(config, "return_hidden_post_norm") is not None:
         return
-    if not stated:
+    if stated is not None:
         raise DraftError(
             NAME,
-            f"norm_output is false, by which {producer.name} leaves out the norm before the head "
-            "that SGLang always computes",
-            "serve a draft trained with it, or drop norm_output from its config.json if this one "
-            f"is not {producer.name}'s",
-        )
-    if stated_flag(config, "return_hidden_post_norm") is None:
-        inner_model(draft).norm_output = False
-        logger.warning(
-            "sglang-eagle3-patch: %s: this draft looks like one of %s, whose norm_output is the "
-            "norm before the head: what recurs is not normed. Fix: if its trainer recurs normed "
-            "states, write return_hidden_post_norm: true into the eagle_config of its config.json.",
-            NAME,
-            producer.name,
+            f"norm_output is {str(stated).lower()} and this looks like a draft of "
+            f"{producer.name}, which until September 2026 meant the norm before the head by it and "
+            "what recurs since",
+            "say what recurs: write return_hidden_post_norm: true or false into the eagle_config "
+            "of its config.json, and drop norm_output",
         )
 
 

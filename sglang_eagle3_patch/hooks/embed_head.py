@@ -32,6 +32,9 @@ logger = logging.getLogger(__name__)
 
 NAME = "embed-head"
 _EMBED, _HEAD = "embed_tokens.weight", "lm_head.weight"
+# Below the first, two tables differ by the rounding of their dtypes; rows whose mean cosine is
+# below the second have nothing to do with one another.
+_ROUNDING, _UNRELATED = 0.005, 0.1
 # Set on a draft at its first load: which of the two its checkpoint had.
 _BROUGHT = "_eagle3_patch_brought"
 
@@ -175,20 +178,52 @@ def set_embed_and_head(
 
 
 def choose(draft: Any, name: str, module: Any, targets: Any) -> tuple[Any, str]:
-    """Return the draft's own weight if its checkpoint had one that differs, else the target's.
+    """Return the draft's own weight if its checkpoint had one that is its own, else the target's.
 
-    Both are this rank's part of the tensor. The one comparison of values waits for the device, as
-    loading does.
+    Both are this rank's part of the tensor. An embedding that has nothing to do with the target's
+    was never trained: exporters write tables as they were initialised. The comparison of values
+    waits for the device, as loading does.
     """
-    import torch
-
     own = module.weight
     if name not in getattr(draft, _BROUGHT, ()):
         return targets, "the target's"
-    same_shape = targets is not None and own.shape == targets.shape
-    if same_shape and torch.equal(own, targets.to(device=own.device, dtype=own.dtype)):
+    if targets is not None and targets.data_ptr() == own.data_ptr():
+        logger.warning(
+            "sglang-eagle3-patch: %s: with pipeline parallelism SGLang has loaded the target's %s "
+            "over the draft's own. Fix: serve a draft with an embedding of its own without it.",
+            NAME,
+            name,
+        )
+        return targets, "the target's"
+    if targets is None or own.shape != targets.shape:
+        return own, "the draft's own"
+    deviation, likeness = compared(own, targets)
+    if deviation < _ROUNDING:
         return targets, "the target's, equal to the draft's own"
+    trained = getattr(draft.config, "embed_requires_grad", False)
+    if name == _EMBED and likeness < _UNRELATED and not trained:
+        logger.warning(
+            "sglang-eagle3-patch: %s: %s of the draft's checkpoint has nothing to do with the "
+            "target's (cosine %.3f), as an untrained one; the target's is used. Fix: if it was "
+            "trained, write embed_requires_grad: true into the draft's config.json.",
+            NAME,
+            name,
+            likeness,
+        )
+        return targets, "the target's, instead of an untrained one"
     return own, "the draft's own"
+
+
+def compared(own: Any, targets: Any) -> tuple[float, float]:
+    """Return how far `own` is from `targets`, relative to its size, and the mean cosine of their
+    rows, of a thousand rows of two `[rows, width]` tensors."""
+    import torch
+
+    step = max(1, own.shape[0] // 1000)
+    ours, theirs = own[::step].float(), targets[::step].to(own.device).float()
+    deviation = (ours - theirs).norm() / theirs.norm().clamp_min(1e-12)
+    cosines = torch.nn.functional.cosine_similarity(ours, theirs, dim=-1)
+    return float(deviation), float(cosines.mean())
 
 
 def _tell(draft: Any, embed: str, head: str) -> None:

@@ -96,7 +96,6 @@ def test_a_native_draft_keeps_what_sglang_set(target: Any, tmp_path: Path) -> No
     [
         ([3, 5], "fc takes 3 aux hidden states"),
         ([2, 4, 4], "not distinct and ascending"),
-        ([5, 4, 2], "not distinct and ascending"),
         ([2, 4, 11], "the target has 8 layers"),
     ],
 )
@@ -107,6 +106,17 @@ def test_layers_that_cannot_be_right_are_refused(
     with pytest.raises(DraftError, match=problem) as refusal:
         aux_capture.check_capture(target, spec_of(tmp_path, forms.sglang_config()), "draft")
     assert str(ids) in str(refusal.value)
+
+
+def test_the_order_of_a_list_is_refused_only_where_it_could_be_the_trainers(
+    target: Any, tmp_path: Path
+) -> None:
+    target.set_eagle3_layers_to_capture([5, 4, 2])
+    native = spec_of(tmp_path, forms.sglang_config())  # SpecForge's names: captured in layer order
+    aux_capture.check_capture(target, native, "draft")
+    nobodys = DraftSpec(native.folder, native.config, native.tensors)
+    with pytest.raises(DraftError, match="not distinct and ascending"):
+        aux_capture.check_capture(target, nobodys, "draft")
 
 
 def test_the_output_of_the_last_layer_is_a_warning(

@@ -199,7 +199,7 @@ def test_stock_reads_the_norm_of_a_later_layer_from_nowhere(tmp_path: Path) -> N
 class TestDoubleNormOfModelOpt:
     """Its files are told by keys of `eagle_config` and by names that are not `midlayer.*`."""
 
-    config = llama_config(eagle_config={"use_last_layernorm": True})
+    config = llama_config(eagle_config={"next_layer_regular": True, "use_last_layernorm": True})
 
     def test_stock_norms_once(self, tmp_path: Path) -> None:
         if not has_several_layers():
@@ -230,13 +230,22 @@ class TestNormOutputOfSpecForge:
         return tensors, config
 
     @pytest.mark.usefixtures("plugin")
-    def test_what_recurs_is_not_normed(
-        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        tensors, config = self.checkpoint(norm_output=True, fc_norm=True)
-        assert_as_trained(tensors, config, tmp_path)
-        assert "looks like one of SpecForge" in caplog.text
-        assert "return_hidden_post_norm: true" in caplog.text
+    @pytest.mark.parametrize("stated", [True, False])
+    def test_it_has_meant_two_things_and_is_refused(self, tmp_path: Path, stated: bool) -> None:
+        tensors, config = self.checkpoint(norm_output=stated, fc_norm=True)
+        with pytest.raises(DraftError, match="say what recurs: write return_hidden_post_norm"):
+            served(tmp_path, tensors, config)
+
+    @pytest.mark.usefixtures("plugin")
+    @pytest.mark.parametrize("recurs_normed", [True, False])
+    def test_the_remedy_mends_it(self, tmp_path: Path, recurs_normed: bool) -> None:
+        word = {"eagle_config": {"return_hidden_post_norm": recurs_normed}}
+        tensors, config = self.checkpoint(**word)
+        del config["norm_output"]
+        plain = {**config, "norm_output": recurs_normed, "eagle_config": {}}
+        plain["architectures"] = ["Eagle3LlamaForCausalLM"]  # of no such producer
+        ours = served(tmp_path, tensors, config)
+        assert difference(ours, trained(tensors, plain, tmp_path)) <= SAME
 
     @pytest.mark.usefixtures("plugin")
     def test_the_users_word_for_it_is_taken(
@@ -248,12 +257,6 @@ class TestNormOutputOfSpecForge:
         normed = {**config, "architectures": ["Eagle3LlamaForCausalLM"]}  # of no such producer
         assert difference(ours, trained(tensors, normed, tmp_path)) <= SAME
         assert "looks like" not in caplog.text
-
-    @pytest.mark.usefixtures("plugin")
-    def test_a_draft_without_a_norm_before_its_head_is_refused(self, tmp_path: Path) -> None:
-        tensors, config = self.checkpoint(norm_output=False)
-        with pytest.raises(DraftError, match=r"draft-forward: norm_output is false, by which Spec"):
-            served(tmp_path, tensors, config)
 
     @pytest.mark.usefixtures("plugin")
     def test_a_draft_that_states_nothing_is_served(self, tmp_path: Path) -> None:
@@ -296,6 +299,7 @@ class TestSwitchedOff:
 REFUSED = {
     ("speculators", "biases"): "mlp_bias is true",
     ("speculators", "window"): "sliding window of 4 tokens",
+    ("specforge", "norm_output"): "norm_output is true",
     ("specforge", "no-norm_output"): "norm_output is false",
 }
 

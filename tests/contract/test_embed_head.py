@@ -104,6 +104,39 @@ class TestOwnTensors:
         assert draft.model.embed_tokens.weight is targets
         assert "embedding: the target's, equal to the draft's own" in caplog.text
 
+    def test_one_in_another_dtype_is_shared(
+        self,
+        make_draft: DraftFactory,
+        config_of: Callable[[], dict[str, Any]],
+        tensors_of: Callable[[], forms.Tensors],
+        caplog: pytest.LogCaptureFixture,
+    ) -> None:
+        caplog.set_level("INFO")
+        table = torch.randn(VOCAB, WIDTH, generator=torch.Generator().manual_seed(5))
+        draft = make_draft(config_of())
+        rounded = table.bfloat16().float()
+        draft.load_weights(iter({**tensors_of(), "embed_tokens.weight": rounded}.items()))
+        draft.set_embed(parameter(table))
+        assert "embedding: the target's, equal to the draft's own" in caplog.text
+
+    @pytest.mark.parametrize("trained", [False, True])
+    def test_an_untrained_one_gives_way_unless_the_config_says_trained(
+        self,
+        make_draft: DraftFactory,
+        config_of: Callable[[], dict[str, Any]],
+        tensors_of: Callable[[], forms.Tensors],
+        caplog: pytest.LogCaptureFixture,
+        trained: bool,
+    ) -> None:
+        generator = torch.Generator().manual_seed(5)
+        theirs, ours = (torch.randn(VOCAB, WIDTH, generator=generator) for _ in range(2))
+        draft = make_draft({**config_of(), "embed_requires_grad": trained})
+        draft.load_weights(iter({**tensors_of(), "embed_tokens.weight": ours}.items()))
+        draft.set_embed(parameter(theirs))
+        kept = ours if trained else theirs
+        assert torch.equal(draft.model.embed_tokens.weight[:VOCAB], kept)
+        assert ("has nothing to do with the target's" in caplog.text) is not trained
+
     def test_without_one_the_targets_is_shared(
         self,
         make_draft: DraftFactory,

@@ -156,6 +156,7 @@ def qkv_bias(draft: Any) -> None:
 
     for layer in decoder_layers(inner_model(draft)):
         built = layer.self_attn.qkv_proj
+        # As the class names it itself: a quantisation excludes modules by this.
         layer.self_attn.qkv_proj = QKVParallelLinear(
             built.hidden_size,
             built.head_size,
@@ -163,7 +164,7 @@ def qkv_bias(draft: Any) -> None:
             built.total_num_kv_heads,
             bias=True,
             quant_config=draft.quant_config,
-            prefix=getattr(built, "prefix", ""),
+            prefix="model.qkv_proj",
         )
 
 

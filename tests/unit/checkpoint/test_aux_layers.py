@@ -85,6 +85,13 @@ class TestEagleConfig:
         assert found.inputs == (3, 31, 58)
         assert found.certain
 
+    def test_the_order_of_a_list_says_nothing_where_layers_are_captured_in_theirs(self) -> None:
+        found = resolved(native([32, 1, 17]), 36, "ModelOpt")
+        assert found.inputs == (2, 18, 33)
+
+    def test_an_empty_list_states_none(self) -> None:
+        assert resolved(native([]), 8, "ModelOpt").inputs is None
+
     def test_inputs_stay(self) -> None:
         found = resolved(native([2, 30, 58]), 61, "TorchSpec, exported for vLLM")
         assert found.inputs == (2, 30, 58)
@@ -125,7 +132,7 @@ def test_the_top_level_alone_is_read_too() -> None:
     assert found.certain
 
 
-@pytest.mark.parametrize("ids", [[], "2,4,5", [2, True, 5], [-1, 2, 3], [2.0, 4, 5], {}])
+@pytest.mark.parametrize("ids", ["2,4,5", [2, True, 5], [-1, 2, 3], [2.0, 4, 5], {}])
 @pytest.mark.parametrize("form", [native, speculators])
 def test_what_is_no_list_of_layers_is_refused(form: Any, ids: Any) -> None:
     with pytest.raises(ConfigNotUnderstood, match="no list of layer numbers"):

@@ -98,7 +98,7 @@ BROKEN: dict[str, Row] = {
     "E3-config-target-width-null": row(
         "refuses", "serves", {**config(), "target_hidden_size": None}
     ),
-    "E3-config-unknown-keys": row("unknown", "refuses", config(mystery=1)),
+    "E3-config-unknown-keys": row("unknown", "refuses", config(mystery_scale=0.5)),
     "E3-files-weights": row(
         "refuses", "refuses", config(norm_before_residual=False), {}, files=("config.json",)
     ),
@@ -329,7 +329,7 @@ BROKEN: dict[str, Row] = {
         ),
     ),
     "E3-layers-order": row(
-        "degraded", "refuses", eagle(eagle_aux_hidden_state_layer_ids=[3, 1, 4])
+        "degraded", "refuses", eagle(eagle_aux_hidden_state_layer_ids=[1, 3, 3])
     ),
     "E3-layers-range": row(
         "degraded", "refuses", eagle(eagle_aux_hidden_state_layer_ids=[1, 3, 40])
