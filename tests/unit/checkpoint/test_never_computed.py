@@ -1,0 +1,64 @@
+"""What a config asks for and no release computes, beside the keys that real trainers write."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sglang_eagle3_patch.checkpoint.config_keys import never_computed
+from tests.cpu_sglang.pair import forms
+
+# As these tools write them beside the layer's own keys.
+BOOKKEEPING: dict[str, dict[str, Any]] = {
+    "ModelOpt 0.41 to 0.47": {
+        "eagle_config": {
+            "eagle_aux_hidden_state_layer_ids": [],
+            "next_layer_regular": True,
+            "parallel_draft_heads_num_layers": 1,
+            "parallel_draft_step": 1,
+            "use_aux_hidden_state": True,
+            "use_input_layernorm_in_first_layer": True,
+            "use_last_layernorm": True,
+            "use_mtp_layernorm": False,
+        }
+    },
+    "generation defaults of transformers 4": {
+        "length_penalty": 1.0,
+        "max_length": 20,
+        "num_beams": 1,
+        "num_return_sequences": 1,
+        "repetition_penalty": 1.0,
+        "temperature": 1.0,
+        "top_k": 50,
+        "typical_p": 1.0,
+    },
+    "SpecForge, gemma and gpt-oss": {
+        "experts_per_token": 4,
+        "num_local_experts": 16,
+        "reuse_target_lm_head": True,
+    },
+    "AngelSlim, vision": {"image_token_id": 1, "vision_start_token_id": 2},
+    "llama4_text": {"attention_chunk_size": 8192, "attn_scale": 0.1, "moe_layers": [0]},
+    "TorchSpec": {"_torchspec_version": "0.1"},
+    "a tool of tomorrow": {"created_by": "somebody", "dataset": "x"},
+}
+
+
+@pytest.mark.parametrize("tool", BOOKKEEPING)
+def test_bookkeeping_passes(tool: str) -> None:
+    assert never_computed({**forms.sglang_config(), **BOOKKEEPING[tool]}) == ()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"parallel_drafting": True},
+        {"residual_scale": 0.5},
+        {"use_double_norm": True},
+        {"eagle_config": {"parallel_draft_step": 4}},
+        {"eagle_config": {"extra_layers": 2}},
+    ],
+)
+def test_what_speaks_of_structure_is_told(changes: dict[str, Any]) -> None:
+    assert len(never_computed({**forms.sglang_config(), **changes})) == 1
