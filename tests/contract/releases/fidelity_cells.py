@@ -112,8 +112,6 @@ def _renamed() -> Iterable[Cell]:
     normed = _case("specforge", "fc_norm")
     unstated = {key: value for key, value in normed.config.items() if key != "fc_norm"}
     yield replace(normed, flags="fc_norm, which its config leaves out", config=unstated)
-    lent = (_random((golden.VOCAB, golden.HIDDEN), 4), plain.lent[1])
-    yield replace(plain, flags="plain, another embedding than the target's", lent=lent)
     linear = {"rope_type": "linear", "factor": 4.0, "rope_theta": golden.THETA}
     biased = {**plain.tensors, "fc.bias": _random((golden.HIDDEN,), 3)}
     for said, config, tensors in (
