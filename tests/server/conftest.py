@@ -1,8 +1,8 @@
 """Servers for the tests of this folder: each case is served once, two at a time.
 
 A test names the cases it looks at: `@pytest.mark.serves("stock-a", "plugin-a")`. Those that any
-selected test names are started in the background, in the order of the table in `cases.py`; a
-test waits only for its own.
+selected test names are started in the background, in the order in which the tests ask for them: a
+test waits only for its own, and never for as long as its timeout.
 """
 
 from __future__ import annotations
@@ -42,21 +42,20 @@ class Outcomes:
 def outcomes(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Outcomes]:
-    named = {
+    named = dict.fromkeys(
         name
         for item in request.session.items
         for marker in item.iter_markers("serves")
         for name in marker.args
-    }
-    unknown = named - set(CASES)
+    )
+    unknown = named.keys() - CASES.keys()
     assert not unknown, f"no such cases: {unknown}"
     folder: Path = tmp_path_factory.mktemp("servers")
     with ThreadPoolExecutor(AT_ONCE) as pool:
         yield Outcomes(
             {
-                name: pool.submit(serve, case, folder / name.replace(" ", "-"))
-                for name, case in CASES.items()
-                if name in named
+                name: pool.submit(serve, CASES[name], folder / name.replace(" ", "-"))
+                for name in named
             }
         )
         pool.shutdown(wait=True, cancel_futures=True)
