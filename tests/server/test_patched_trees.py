@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from sglang_eagle3_patch.hooks import PATCHES
 from tests.cpu_sglang import releases
 from tests.server.cases import OUTLOOK, PROMPTS
 from tests.server.conftest import Outcomes
@@ -76,6 +77,10 @@ def test_the_plugin_keeps_out_of_a_patched_tree(outcomes: Outcomes) -> None:
     assert outcome.served is not None, outcome.log[-4000:]
     assert outcome.served.histograms == expected("0.5.23")
     assert outcome.served.texts == OUTLOOK.texts[:PROMPTS]
-    # Told by the tree itself, and by nothing of the plugin's.
+    # Told by the tree itself, and by no patch of the plugin's that has a twin in it.
     assert "All 15 tensors of the draft loaded into LlamaForCausalLMEagle3" in outcome.log
-    assert "sglang-eagle3-patch" not in outcome.log
+    twins = [patch.name for patch in PATCHES if patch.patch_files]
+    assert [name for name in twins if f"sglang-eagle3-patch: {name}: " in outcome.log] == []
+    scheduler = next(report for report in outcome.reports if report["role"] == "scheduler")
+    status = {patch["name"]: patch["status"] for patch in scheduler["patches"]}
+    assert {status[name] for name in twins} == {"not-needed"}
