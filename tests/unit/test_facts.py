@@ -236,6 +236,7 @@ class TestReading:
     def test_an_unknown_release_that_is_installed_is_read_live(
         self, tree: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
+        monkeypatch.delitem(sys.modules, "sglang", raising=False)  # other tests' import of it
         monkeypatch.setattr(sys, "path", [str(tree.parent)])
         (tree / "__init__.py").write_text("raise AssertionError('imported')")
         found = facts.installed()
@@ -246,6 +247,7 @@ class TestReading:
     def test_without_sglang_there_is_nothing(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
+        monkeypatch.delitem(sys.modules, "sglang", raising=False)
         monkeypatch.setattr(sys, "path", [str(tmp_path)])
         assert facts.installed() is None
 
