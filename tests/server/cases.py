@@ -213,6 +213,16 @@ CASES |= {
     ),
 }
 
+# Other processes than the three of a plain server.
+CASES |= {
+    "two-replicas": ServerCase(
+        forms.native, launcher=server.OURS, variables=TWO_RANKS_VARIABLES, arguments=("--dp", "2")
+    ),
+    "two-tokenizers": ServerCase(
+        forms.native, launcher=server.OURS, arguments=("--tokenizer-worker-num", "2")
+    ),
+}
+
 # Drafts with latent attention (MLA); their class came with 0.5.12.
 MLA_RELEASES = ("0.5.12.post1", "0.5.16", releases.DEFAULT)
 CASES |= {

@@ -66,3 +66,16 @@ def test_the_command_shows_every_process_of_a_server(outcomes: Outcomes) -> None
 def test_each_rank_reports_itself(outcomes: Outcomes) -> None:
     names = {report["name"] for report in outcomes["two-ranks"].reports}
     assert names == {"main", "scheduler TP0", "scheduler TP1", "detokenizer"}
+
+
+@pytest.mark.serves("two-replicas")
+def test_replicas_and_their_controller_report_themselves(outcomes: Outcomes) -> None:
+    names = sorted(report["name"] for report in outcomes["two-replicas"].reports)
+    schedulers = ["scheduler DP0", "scheduler DP1"]
+    assert names == ["data-parallel controller", "detokenizer", "main", *schedulers]
+
+
+@pytest.mark.serves("two-tokenizers")
+def test_tokenizer_workers_report_themselves(outcomes: Outcomes) -> None:
+    names = sorted(report["name"] for report in outcomes["two-tokenizers"].reports)
+    assert names == ["detokenizer", "main", "scheduler", "tokenizer worker", "tokenizer worker"]
