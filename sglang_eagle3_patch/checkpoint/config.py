@@ -38,6 +38,18 @@ def is_eagle3(config: Mapping[str, Any]) -> bool:
     return any(name in EAGLE3_ARCHITECTURES for name in architectures)
 
 
+def as_llama(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a speculators config whose Qwen3 layer is called what it is to SGLang's draft class:
+    a llama layer that also norms q and k (`qk_norm`)."""
+    layer = config["transformer_layer_config"]
+    if not isinstance(layer, Mapping) or layer.get("model_type") != "qwen3":
+        return config
+    return {
+        **config,
+        "transformer_layer_config": {**layer, "model_type": "llama", "qk_norm": True},
+    }
+
+
 def from_speculators(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the config SGLang needs for a draft that speculators wrote.
 

@@ -62,6 +62,21 @@ original_max_position_embeddings partial_rotary_factor rope_theta rope_type shor
 type
 """
 
+# Of these, what the draft is built of: its tensors fit one value of each.
+_STRUCTURE = """
+architectures draft_vocab_size fc_norm head_dim hidden_size intermediate_size kv_lora_rank
+model_type norm_before_fc num_attention_heads num_aux_hidden_states num_hidden_layers
+num_key_value_heads q_lora_rank qk_nope_head_dim qk_rope_head_dim quantization_config
+target_hidden_size tie_word_embeddings use_aux_norm v_head_dim vocab_size
+"""
+# And those by which the same tensors compute something else.
+_COMPUTATION = """
+attention_bias bias eagle_config hidden_act layer_types mlp_bias norm_before_residual norm_output
+partial_rotary_factor rms_norm_eps rope_interleave rope_parameters rope_scaling rope_theta
+sliding_window use_sliding_window
+"""
+STRUCTURE, COMPUTATION = frozenset(_STRUCTURE.split()), frozenset(_COMPUTATION.split())
+
 _TOP = frozenset((_HARMLESS + _LAYER + _DRAFT).split())
 _NESTED = {
     "transformer_layer_config": frozenset((_HARMLESS + _LAYER).split()),

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 from sglang_eagle3_patch.checkpoint.header import (
-    INDEX,
     CheckpointUnreadable,
     TensorHeader,
     read_header,
+    weight_files,
 )
 from sglang_eagle3_patch.checkpoint.locate import local_folder
 from sglang_eagle3_patch.checkpoint.rules.small_values import SmallValues, read_small_values
@@ -108,13 +107,7 @@ def _guarded(name: str, read: Callable[[], Found]) -> Found:
 def _folder(folder: Path) -> DraftInput:
     names = tuple(sorted(file.name for file in folder.iterdir()))
     spec = DraftSpec.read(folder)
-    index = folder / INDEX
-    if index.is_file():
-        shards = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
-        weights = tuple(folder / name for name in sorted(shards))
-    else:
-        weights = tuple(sorted(folder.glob("*.safetensors")))
-    return DraftInput(spec, weights, names)
+    return DraftInput(spec, tuple(weight_files(folder)), names)
 
 
 def _single_file(file: Path) -> DraftInput:
@@ -127,14 +120,11 @@ def _single_file(file: Path) -> DraftInput:
 
 def _is_whole(folder: Path) -> bool:
     """Whether a cached snapshot holds weights, not just the config that someone looked at."""
-    index = folder / INDEX
-    if not index.is_file():
-        return any(folder.glob("*.safetensors"))
     try:
-        shards = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
-    except (OSError, ValueError, KeyError, AttributeError):
+        weights = weight_files(folder)
+    except CheckpointUnreadable:
         return True  # reading it tells what is wrong
-    return all((folder / str(name)).is_file() for name in shards)
+    return bool(weights) and all(file.is_file() for file in weights)
 
 
 def _hub_config(name: str) -> Path:

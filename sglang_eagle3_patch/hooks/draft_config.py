@@ -19,6 +19,7 @@ from typing import Any
 
 from sglang_eagle3_patch.checkpoint.config import (
     ConfigNotUnderstood,
+    as_llama,
     from_speculators,
     is_eagle3,
     is_speculators,
@@ -74,18 +75,6 @@ def get_config_dict(
             f"the config of the draft {path} can't be read: {error}",
             "train or convert the draft with a llama layer",
         ) from error
-
-
-def as_llama(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a speculators config whose Qwen3 layer is called what it is to SGLang's draft class:
-    a llama layer that also norms q and k (`qk_norm`)."""
-    layer = config["transformer_layer_config"]
-    if not isinstance(layer, Mapping) or layer.get("model_type") != "qwen3":
-        return config
-    return {
-        **config,
-        "transformer_layer_config": {**layer, "model_type": "llama", "qk_norm": True},
-    }
 
 
 def with_older_rope(config: Mapping[str, Any]) -> dict[str, Any]:

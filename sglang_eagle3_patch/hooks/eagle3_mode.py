@@ -17,6 +17,8 @@ from typing import Any
 
 from sglang_eagle3_patch.checkpoint.config import is_eagle3
 from sglang_eagle3_patch.engine.patch import Hook, Patch, Risk
+from sglang_eagle3_patch.errors import DraftError
+from sglang_eagle3_patch.hooks.parts.local_draft import read_config_of
 from sglang_eagle3_patch.hooks.parts.source_probe import source_chooses
 
 logger = logging.getLogger(__name__)
@@ -34,7 +36,7 @@ def before_resolution(
         return wrapped(*args, **kwargs)
     algorithm = str(getattr(server_args, "speculative_algorithm", None) or "").upper()
     draft = getattr(server_args, "speculative_draft_model_path", None)
-    if algorithm in _EAGLE and draft and _is_eagle3_draft(server_args, draft):
+    if algorithm in _EAGLE and draft and _is_eagle3_draft(server_args):
         logger.warning(
             "sglang-eagle3-patch: %s: %s is an EAGLE-3 draft; --speculative-algorithm %s is "
             "taken for EAGLE3. Fix: start with --speculative-algorithm EAGLE3.",
@@ -46,17 +48,12 @@ def before_resolution(
     return wrapped(*args, **kwargs)
 
 
-def _is_eagle3_draft(server_args: Any, draft: str) -> bool:
-    from transformers import PretrainedConfig
-
+def _is_eagle3_draft(server_args: Any) -> bool:
     try:
-        config, _ = PretrainedConfig.get_config_dict(
-            draft, revision=getattr(server_args, "speculative_draft_model_revision", None)
-        )
-    except Exception as error:  # noqa: BLE001 - SGLang reads it next, and its error is the user's
-        logger.debug("sglang-eagle3-patch: %s: %s can't be read: %s", NAME, draft, error)
-        return False
-    return is_eagle3(config)
+        config = read_config_of(server_args, NAME)
+    except DraftError:
+        return False  # whoever reads it next is refused in the same words
+    return config is not None and is_eagle3(config)
 
 
 def promotes(_server_args_class: Any) -> bool:

@@ -15,13 +15,13 @@ When it can go: when upstream decides by the checkpoint and checks `d2t`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from sglang_eagle3_patch.checkpoint import vocab_map
 from sglang_eagle3_patch.checkpoint.config import is_eagle3, is_speculators
+from sglang_eagle3_patch.checkpoint.corrected_config import corrected_config
 from sglang_eagle3_patch.checkpoint.layouts import canonical_name
-from sglang_eagle3_patch.checkpoint.spec import DraftSpec
 from sglang_eagle3_patch.engine.patch import Hook, Patch, Risk
 from sglang_eagle3_patch.errors import DraftError
 from sglang_eagle3_patch.hooks.parts.expected_tensors import inner_model
@@ -58,32 +58,6 @@ def get_config_dict(
     if changed:
         logger.info("sglang-eagle3-patch: %s: %s is read with %s", NAME, path, changed)
     return (corrected, *result[1:])
-
-
-def corrected_config(config: Mapping[str, Any], spec: DraftSpec | None) -> dict[str, Any]:
-    """Return a draft's config in SGLang's form with the keys that its tensors decide.
-
-    Without headers (a hub draft not downloaded yet, pickled weights) nothing is decided but that
-    a null `target_hidden_size` says nothing.
-    """
-    corrected = dict(config)
-    if corrected.get("target_hidden_size", "") is None:
-        del corrected["target_hidden_size"]
-    if spec is None or not spec.tensors:
-        return corrected
-    head, vocab = spec.tensors.get(_HEAD), config.get("vocab_size")
-    stated = config.get("draft_vocab_size")
-    if head is not None:
-        if config.get("tie_word_embeddings"):
-            corrected["tie_word_embeddings"] = False
-        if stated is None:
-            corrected["draft_vocab_size"] = head.shape[0]
-    elif stated is None and spec.has_d2t:
-        # A map without its head: draft-weights tells that the head is missing.
-        corrected["draft_vocab_size"] = spec.tensors["d2t"].shape[0]
-    elif stated in (None, vocab) and not config.get("tie_word_embeddings"):
-        corrected["draft_vocab_size"] = None  # in SGLang's words: the target's head
-    return corrected
 
 
 def load_weights(

@@ -19,10 +19,17 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from sglang_eagle3_patch.checkpoint.config import is_eagle3
+from sglang_eagle3_patch.checkpoint.config_keys import COMPUTATION, STRUCTURE
 from sglang_eagle3_patch.checkpoint.locate import local_folder
+from sglang_eagle3_patch.checkpoint.quantisation import (
+    FLOATS,
+    MAPS,
+    QUANTISATION_FILES,
+    QUANTISATION_KEYS,
+)
 from sglang_eagle3_patch.engine.patch import Hook, Patch, Risk
 from sglang_eagle3_patch.errors import DraftError
-from sglang_eagle3_patch.hooks.parts.local_draft import read_draft
+from sglang_eagle3_patch.hooks.parts.local_draft import read_config_of, read_draft
 from sglang_eagle3_patch.hooks.parts.source_probe import source_says
 
 logger = logging.getLogger(__name__)
@@ -30,25 +37,6 @@ logger = logging.getLogger(__name__)
 NAME = "load-paths"
 # EAGLE and its alias NEXTN may have been meant for an EAGLE-3 draft: eagle3-mode promotes them.
 _ALGORITHMS = ("EAGLE3", "EAGLE", "NEXTN")
-# What a checkpoint says of its quantisation, in config.json or in a file beside it.
-_QUANTISATION_KEYS = ("quantization_config", "compression_config")
-_QUANTISATION_FILES = ("hf_quant_config.json", "quant_config.json", "quantize_config.json")
-# Integers and booleans by nature.
-_MAPS = ("d2t", "t2d")
-_FLOATS = ("F64", "F32", "F16", "BF16")
-# Keys that say what the draft is built of: its tensors fit one value of each.
-_STRUCTURE = """
-architectures draft_vocab_size fc_norm head_dim hidden_size intermediate_size kv_lora_rank
-model_type norm_before_fc num_attention_heads num_aux_hidden_states num_hidden_layers
-num_key_value_heads q_lora_rank qk_nope_head_dim qk_rope_head_dim quantization_config
-target_hidden_size tie_word_embeddings use_aux_norm v_head_dim vocab_size
-"""
-# Keys by which the same tensors compute something else.
-_COMPUTATION = """
-attention_bias bias eagle_config hidden_act layer_types mlp_bias norm_before_residual norm_output
-partial_rotary_factor rms_norm_eps rope_interleave rope_parameters rope_scaling rope_theta
-sliding_window use_sliding_window
-"""
 
 
 def before_resolution(
@@ -60,7 +48,7 @@ def before_resolution(
     algorithm = str(getattr(server_args, "speculative_algorithm", None) or "").upper()
     if algorithm in _ALGORITHMS and _concerns_the_draft(server_args):
         draft = server_args.speculative_draft_model_path
-        config = _read_config(server_args, draft)
+        config = read_config_of(server_args, NAME)
         if config is not None and is_eagle3(config):
             _keep_unquantised(server_args, draft, config)
             check_overrides(_overrides(server_args), config, draft)
@@ -86,22 +74,6 @@ def _overrides(server_args: Any) -> Mapping[str, Any]:
     return overrides if isinstance(overrides, dict) else {}
 
 
-def _read_config(server_args: Any, draft: str) -> dict[str, Any] | None:
-    from transformers import PretrainedConfig
-
-    config: dict[str, Any]
-    try:
-        config, _ = PretrainedConfig.get_config_dict(
-            draft, revision=server_args.speculative_draft_model_revision
-        )
-    except DraftError:
-        raise
-    except Exception as error:  # noqa: BLE001 - SGLang reads it next, and its error is the user's
-        logger.debug("sglang-eagle3-patch: %s: %s can't be read: %s", NAME, draft, error)
-        return None
-    return config
-
-
 def _keep_unquantised(server_args: Any, draft: str, config: Mapping[str, Any]) -> None:
     revision = server_args.speculative_draft_model_revision
     if not _inherits(server_args) or is_quantised(draft, revision, config):
@@ -120,14 +92,14 @@ def _keep_unquantised(server_args: Any, draft: str, config: Mapping[str, Any]) -
 def is_quantised(draft: str, revision: str | None, config: Mapping[str, Any]) -> bool:
     """Return whether a draft checkpoint is quantised, by its config, the files beside it and the
     dtypes of its tensors; what isn't local says nothing."""
-    if any(config.get(key) for key in _QUANTISATION_KEYS):
+    if any(config.get(key) for key in QUANTISATION_KEYS):
         return True
     folder = local_folder(draft, revision)
-    if folder is not None and any((folder / name).is_file() for name in _QUANTISATION_FILES):
+    if folder is not None and any((folder / name).is_file() for name in QUANTISATION_FILES):
         return True
     spec = read_draft(draft, revision, NAME)
     tensors = {} if spec is None else spec.tensors
-    return any(header.dtype not in _FLOATS for name, header in tensors.items() if name not in _MAPS)
+    return any(header.dtype not in FLOATS for name, header in tensors.items() if name not in MAPS)
 
 
 def check_overrides(overrides: Mapping[str, Any], config: Mapping[str, Any], draft: str) -> None:
@@ -136,7 +108,7 @@ def check_overrides(overrides: Mapping[str, Any], config: Mapping[str, Any], dra
     Raises `DraftError` naming the keys with both values.
     """
     changed = {key: value for key, value in overrides.items() if config.get(key) != value}
-    structure = sorted(changed.keys() & set(_STRUCTURE.split()))
+    structure = sorted(changed.keys() & STRUCTURE)
     if structure:
         told = ", ".join(
             f"{key} {json.dumps(changed[key])} over {json.dumps(config.get(key))}"
@@ -148,7 +120,7 @@ def check_overrides(overrides: Mapping[str, Any], config: Mapping[str, Any], dra
             f"are of another structure: {told}",
             "put what is meant for the target into the target's config.json",
         )
-    computation = sorted(changed.keys() & set(_COMPUTATION.split()))
+    computation = sorted(changed.keys() & COMPUTATION)
     if computation:
         logger.warning(
             "sglang-eagle3-patch: %s: --json-model-override-args is written over the config of %s "

@@ -11,11 +11,14 @@ from packaging.version import InvalidVersion, Version
 
 from sglang_eagle3_patch.checkpoint.config import (
     ConfigNotUnderstood,
+    as_llama,
     from_speculators,
     is_speculators,
 )
+from sglang_eagle3_patch.checkpoint.corrected_config import corrected_config
 from sglang_eagle3_patch.checkpoint.flags import stated_flag
 from sglang_eagle3_patch.checkpoint.launch import LaunchArguments
+from sglang_eagle3_patch.checkpoint.quantisation import QUANTISATION_FILES, QUANTISATION_KEYS
 from sglang_eagle3_patch.checkpoint.rules.small_values import SmallValues
 from sglang_eagle3_patch.checkpoint.spec import DraftSpec
 from sglang_eagle3_patch.checkpoint.target import TargetSpec
@@ -23,10 +26,7 @@ from sglang_eagle3_patch.facts.engine_facts import DraftClass, EngineFacts, Targ
 
 MLA_ARCHITECTURE = "Eagle3DeepseekV2ForCausalLM"
 IDS = "eagle_aux_hidden_state_layer_ids"
-_QUANTISATION_KEYS = ("quantization_config", "compression_config")
-_QUANTISATION_FILES = ("hf_quant_config.json", "quant_config.json", "quantize_config.json")
 _NO_ARGUMENTS = LaunchArguments()
-FLOATS = ("F64", "F32", "F16", "BF16")
 
 
 @dataclass(frozen=True)
@@ -73,10 +73,10 @@ class Case:
             if config["speculators_model_type"] != "eagle3":
                 return None
             try:
-                config = from_speculators(_as_llama(config))
+                config = from_speculators(as_llama(config))
             except ConfigNotUnderstood:
                 return None
-        return _corrected(config, self.draft)
+        return corrected_config(config, self.draft)
 
     @cached_property
     def architecture(self) -> str | None:
@@ -111,8 +111,8 @@ class Case:
     @cached_property
     def is_quantised(self) -> bool:
         """Whether the checkpoint says that it is quantised, in its config or a file beside it."""
-        stated = any(self.draft.config.get(key) for key in _QUANTISATION_KEYS)
-        return stated or any(name in (self.files or ()) for name in _QUANTISATION_FILES)
+        stated = any(self.draft.config.get(key) for key in QUANTISATION_KEYS)
+        return stated or any(name in (self.files or ()) for name in QUANTISATION_FILES)
 
     @property
     def target_class(self) -> TargetClass | None:
@@ -182,33 +182,3 @@ def _nested_ids(config: Mapping[str, Any]) -> tuple[int, ...] | None:
     nested = config.get("eagle_config")
     ids = nested.get(IDS) if isinstance(nested, Mapping) else None
     return tuple(ids) if isinstance(ids, list) and all(type(i) is int for i in ids) else None
-
-
-def _as_llama(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A Qwen3 layer is a llama layer with norms of q and k, which the plugin puts in."""
-    layer = config["transformer_layer_config"]
-    if not isinstance(layer, Mapping) or layer.get("model_type") != "qwen3":
-        return config
-    llama = {**layer, "model_type": "llama", "qk_norm": True}
-    return {**config, "transformer_layer_config": llama}
-
-
-def _corrected(config: Mapping[str, Any], draft: DraftSpec) -> dict[str, Any]:
-    """The keys that a draft's tensors decide."""
-    corrected = dict(config)
-    if corrected.get("target_hidden_size", "") is None:
-        del corrected["target_hidden_size"]
-    if not draft.tensors:
-        return corrected
-    stated, vocab = config.get("draft_vocab_size"), config.get("vocab_size")
-    tied = bool(config.get("tie_word_embeddings"))
-    if draft.has_head:
-        if tied:
-            corrected["tie_word_embeddings"] = False
-        if stated is None and (shape := draft.tensors["lm_head.weight"].shape):
-            corrected["draft_vocab_size"] = shape[0]
-    elif stated is None and draft.has_d2t:
-        corrected["draft_vocab_size"] = draft.tensors["d2t"].shape[0]
-    elif stated in (None, vocab) and not tied:
-        corrected["draft_vocab_size"] = None
-    return corrected

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from sglang_eagle3_patch.checkpoint.quantisation import FLOATS, MAPS
 from sglang_eagle3_patch.checkpoint.rules.answers import (
     OK,
     Answer,
@@ -13,11 +14,10 @@ from sglang_eagle3_patch.checkpoint.rules.answers import (
     unknown,
     wrong,
 )
-from sglang_eagle3_patch.checkpoint.rules.case import FLOATS, Case
+from sglang_eagle3_patch.checkpoint.rules.case import Case
 from sglang_eagle3_patch.checkpoint.rules.names import SCALES
 
 _PICKLED = (".bin", ".pt", ".pth", ".ckpt")
-_MAPS = ("d2t", "t2d")
 
 
 @rule("E3-files-weights", "error")
@@ -62,7 +62,7 @@ def dtypes(case: Case) -> Answer:
     names = [
         name
         for name, header in case.draft.tensors.items()
-        if name not in _MAPS and (header.dtype not in FLOATS or SCALES.search(name))
+        if name not in MAPS and (header.dtype not in FLOATS or SCALES.search(name))
     ]
     if not names:
         return OK

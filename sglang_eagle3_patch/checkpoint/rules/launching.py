@@ -6,6 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from sglang_eagle3_patch.checkpoint.config_keys import COMPUTATION, STRUCTURE
+from sglang_eagle3_patch.checkpoint.quantisation import FLOATS
 from sglang_eagle3_patch.checkpoint.rules.answers import (
     OK,
     Answer,
@@ -15,27 +17,13 @@ from sglang_eagle3_patch.checkpoint.rules.answers import (
     unknown,
     wrong,
 )
-from sglang_eagle3_patch.checkpoint.rules.case import FLOATS, Case
+from sglang_eagle3_patch.checkpoint.rules.case import Case
 
 _EAGLE = ("EAGLE", "NEXTN")
 _EAGLE3 = ("--speculative-algorithm", "EAGLE3")
 _UNQUANTISED = ("--speculative-draft-model-quantization", "unquant")
 # Formats that fill a model without naming tensors, so that none can be accounted for.
 UNACCOUNTED = ("sharded_state", "remote", "remote_instance", "ipc_cache", "private")
-# Keys that say what the draft is built of.
-_STRUCTURE = """
-architectures draft_vocab_size fc_norm head_dim hidden_size intermediate_size kv_lora_rank
-model_type norm_before_fc num_attention_heads num_aux_hidden_states num_hidden_layers
-num_key_value_heads q_lora_rank qk_nope_head_dim qk_rope_head_dim quantization_config
-target_hidden_size tie_word_embeddings use_aux_norm v_head_dim vocab_size
-"""
-# Keys by which the same tensors compute something else.
-_COMPUTATION = """
-attention_bias bias eagle_config hidden_act layer_types mlp_bias norm_before_residual
-norm_output partial_rotary_factor rms_norm_eps rope_interleave rope_parameters rope_scaling
-rope_theta sliding_window use_sliding_window
-"""
-STRUCTURE, COMPUTATION = frozenset(_STRUCTURE.split()), frozenset(_COMPUTATION.split())
 
 
 @rule("E3-launch-algorithm", "error")

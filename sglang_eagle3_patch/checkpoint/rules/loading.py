@@ -11,8 +11,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from sglang_eagle3_patch.checkpoint.layouts import NOT_WEIGHTS, canonical_name
+from sglang_eagle3_patch.checkpoint.quantisation import FLOATS
 from sglang_eagle3_patch.checkpoint.rules.answers import Outcome
-from sglang_eagle3_patch.checkpoint.rules.case import FLOATS, Case
+from sglang_eagle3_patch.checkpoint.rules.case import Case
 from sglang_eagle3_patch.checkpoint.sizes import DraftSizes, stated_sizes
 from sglang_eagle3_patch.facts.engine_facts import DraftClass
 

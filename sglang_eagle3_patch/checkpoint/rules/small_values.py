@@ -6,7 +6,6 @@ Read with the standard library alone: `d2t`, `t2d`, and the one-dimensional weig
 from __future__ import annotations
 
 import array
-import json
 import struct
 import sys
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from sglang_eagle3_patch.checkpoint.header import TensorHeader, read_file_header
 from sglang_eagle3_patch.checkpoint.layouts import canonical_name
 
 # A map of half a million tokens; norms are far smaller.
@@ -41,22 +41,23 @@ class SmallValues:
 def read_small_values(files: list[Path], target_files: list[Path]) -> SmallValues:
     """Return the small values of a draft's safetensors files, whose headers are known to be sound.
 
-    `target_files` are the target's, for its embedding alone. Raises OSError.
+    `target_files` are the target's, for its embedding alone. Raises OSError, or
+    `CheckpointUnreadable` for a file whose header is broken.
     """
     d2t = t2d = None
     vectors: dict[str, tuple[float, ...]] = {}
     for file in files:
-        for name, entry, begin in _entries(file):
-            canonical, size = canonical_name(name), _bytes(entry)
-            if size > LARGEST:
+        for name, tensor, begin in _tensors(file):
+            canonical = canonical_name(name)
+            if tensor.size > LARGEST:
                 continue
             if canonical == "d2t":
-                d2t = _numbers(file, entry, begin)
+                d2t = _numbers(file, tensor, begin)
             elif canonical == "t2d":
-                marks = _numbers(file, entry, begin)
+                marks = _numbers(file, tensor, begin)
                 t2d = None if marks is None else tuple(map(bool, marks))
-            elif len(entry["shape"]) == 1 and canonical.endswith(".weight"):
-                numbers = _numbers(file, entry, begin)
+            elif len(tensor.shape) == 1 and canonical.endswith(".weight"):
+                numbers = _numbers(file, tensor, begin)
                 if numbers is not None:
                     vectors[canonical] = tuple(map(float, numbers))
     return SmallValues(d2t, t2d, vectors, _embedding_differs(files, target_files))
@@ -71,35 +72,27 @@ def _embedding_differs(files: list[Path], target_files: list[Path]) -> bool | No
 
 def _first_rows(files: list[Path]) -> tuple[str, bytes] | None:
     for file in files:
-        for name, entry, begin in _entries(file):
-            shape = entry["shape"]
+        for name, tensor, begin in _tensors(file):
+            shape = tensor.shape
             if name.endswith("embed_tokens.weight") and len(shape) == 2 and shape[0]:
-                size = min(_bytes(entry), _bytes(entry) // shape[0] * _ROWS, LARGEST)
+                size = min(tensor.size, tensor.size // shape[0] * _ROWS, LARGEST)
                 with file.open("rb") as stream:
                     stream.seek(begin)
-                    return f"{entry['dtype']}{shape[1]}", stream.read(size)
+                    return f"{tensor.dtype}{shape[1]}", stream.read(size)
     return None
 
 
-def _entries(file: Path) -> Iterator[tuple[str, Any, int]]:
-    with file.open("rb") as stream:
-        (length,) = struct.unpack("<Q", stream.read(8))
-        header = json.loads(stream.read(length))
-    for name, entry in header.items():
-        if name != "__metadata__":
-            yield name, entry, 8 + length + entry["data_offsets"][0]
+def _tensors(file: Path) -> Iterator[tuple[str, TensorHeader, int]]:
+    header = read_file_header(file)
+    for name, tensor in header.tensors.items():
+        yield name, tensor, header.begins[name]
 
 
-def _bytes(entry: Any) -> int:
-    begin, end = entry["data_offsets"]
-    return int(end - begin)
-
-
-def _numbers(file: Path, entry: Any, begin: int) -> tuple[float, ...] | None:
+def _numbers(file: Path, tensor: TensorHeader, begin: int) -> tuple[float, ...] | None:
     with file.open("rb") as stream:
         stream.seek(begin)
-        raw = stream.read(_bytes(entry))
-    dtype = entry["dtype"]
+        raw = stream.read(tensor.size)
+    dtype = tensor.dtype
     if dtype == "BOOL":
         return tuple(raw)
     if dtype == "F16":

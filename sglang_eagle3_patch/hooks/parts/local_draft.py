@@ -1,12 +1,14 @@
-"""The draft checkpoint behind a path or hub id, as far as it is on this machine."""
+"""The draft checkpoint behind a path, a hub id or launch arguments."""
 
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 from sglang_eagle3_patch.checkpoint.header import CheckpointUnreadable
 from sglang_eagle3_patch.checkpoint.locate import local_folder
 from sglang_eagle3_patch.checkpoint.spec import DraftSpec
+from sglang_eagle3_patch.errors import DraftError
 
 logger = logging.getLogger(__name__)
 
@@ -25,3 +27,24 @@ def read_draft(name_or_path: str, revision: str | None, asker: str) -> DraftSpec
     except CheckpointUnreadable as error:
         logger.warning("sglang-eagle3-patch: %s: %s", asker, error)
         return None
+
+
+def read_config_of(server_args: Any, asker: str) -> dict[str, Any] | None:
+    """Return the config of the draft that `ServerArgs` name, as transformers reads it with every
+    hook; None when it can't be read: SGLang reads it next, and its error is the user's.
+
+    Raises `DraftError` when a patch refuses the config.
+    """
+    from transformers import PretrainedConfig
+
+    draft = server_args.speculative_draft_model_path
+    revision = getattr(server_args, "speculative_draft_model_revision", None)
+    config: dict[str, Any]
+    try:
+        config, _ = PretrainedConfig.get_config_dict(draft, revision=revision)
+    except DraftError:
+        raise
+    except Exception as error:  # noqa: BLE001 - said above
+        logger.debug("sglang-eagle3-patch: %s: %s can't be read: %s", asker, draft, error)
+        return None
+    return config

@@ -43,8 +43,8 @@ def test_configs_are_what_the_hooks_make_of_them(form: str) -> None:
 
 
 def test_keys_that_overrides_must_not_touch_are_those_of_the_hook() -> None:
-    assert set(load_paths._STRUCTURE.split()) == STRUCTURE
-    assert set(load_paths._COMPUTATION.split()) == COMPUTATION
+    assert load_paths.STRUCTURE is STRUCTURE
+    assert load_paths.COMPUTATION is COMPUTATION
 
 
 NATIVE = (config(norm_before_residual=False), tensors())
