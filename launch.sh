@@ -10,7 +10,7 @@ usage: launch.sh demo [--sglang V] [--json FILE]  damaged drafts on a CPU: stock
        launch.sh test [PYTEST ARGUMENTS]          lint, types, import rules, tests
        launch.sh test --matrix                    every release and worker on real servers: an hour;
                                                   the results and the README's table are written
-       launch.sh bench NAME [ARGUMENTS]           a measurement: startup, convert
+       launch.sh bench NAME [ARGUMENTS]           a measurement: startup, doctor, convert, acceptance
        launch.sh run [--sglang V] -- CMD ...      run CMD where `python` has SGLang V on a CPU
        launch.sh ARGUMENTS                        launch a server, patched, in your own Python
 
@@ -123,7 +123,7 @@ test)
     ;;
 bench)
     shift
-    (($#)) || fail "bench needs a name: startup, convert"
+    (($#)) || fail "bench needs a name: startup, doctor, convert, acceptance"
     name=$1
     shift
     cd -- "$here"

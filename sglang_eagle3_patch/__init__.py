@@ -25,11 +25,13 @@ def activate() -> None:
     """
     import multiprocessing
 
+    from sglang_eagle3_patch.engine import ray_actors
     from sglang_eagle3_patch.hooks import PATCHES, registry
     from sglang_eagle3_patch.settings import Settings
 
     settings = Settings.from_environment()
     registry.apply(PATCHES, settings)
+    ray_actors.hand_variables_on()
     if settings.strict and multiprocessing.parent_process() is None:
         # Every launcher imports this module, with most of what is touched, and starts later.
         registry.verify_after("sglang.srt.entrypoints.engine")

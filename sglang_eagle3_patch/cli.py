@@ -10,7 +10,7 @@ from dataclasses import asdict
 from typing import Any
 
 from sglang_eagle3_patch import __version__
-from sglang_eagle3_patch.commands import convert, doctor, status
+from sglang_eagle3_patch.commands import convert, doctor, report, status
 from sglang_eagle3_patch.parity import command as parity
 
 
@@ -29,6 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parity.add_parser(commands)
     doctor.add_parser(commands)
     convert.add_parser(commands)
+    report.add_parser(commands)
     arguments = parser.parse_args(argv)
     return int(arguments.run(arguments))
 

@@ -1,8 +1,8 @@
 """`python -m sglang_eagle3_patch.launch_server …`: SGLang's launcher with every patch on.
 
-Takes every flag of `python -m sglang.launch_server` and a few of its own. Strict: a patch that
-can't be applied stops the start. Acceptance is logged per verify step. What the environment
-already says is kept.
+Takes every flag of `python -m sglang.launch_server` and a few of its own. The doctor judges the
+draft first, and an error of its ends the start. Strict: a patch that can't be applied stops the
+start. Acceptance is logged per verify step. What the environment already says is kept.
 """
 
 from __future__ import annotations
@@ -45,14 +45,25 @@ def own_parser() -> argparse.ArgumentParser:
         metavar="2:30:58",
         help="the target layers whose inputs the draft was trained on, whatever its config says",
     )
+    preflight = parser.add_mutually_exclusive_group()
+    preflight.add_argument(
+        "--eagle3-no-preflight",
+        action="store_true",
+        help="start without judging the draft, which would end the start on an error",
+    )
+    preflight.add_argument(
+        "--eagle3-dry-run",
+        action="store_true",
+        help="judge the draft, print what would be started, and start nothing",
+    )
     return parser
 
 
-def take_own_flags(arguments: Sequence[str]) -> list[str]:
-    """Act on our flags and return the other arguments, in their order.
+def take_own_flags(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+    """Return our flags and the other arguments, in their order.
 
-    Ours become variables, so that every process of the server sees them. Raises `SettingsError`
-    for a value that a flag can't hold.
+    What matters to every process of the server becomes a variable. Raises `SettingsError` for a
+    value that a flag can't hold.
     """
     parser = own_parser()
     if {"-h", "--help"} & set(arguments):
@@ -64,19 +75,35 @@ def take_own_flags(arguments: Sequence[str]) -> list[str]:
         os.environ[options] = with_option(
             os.environ.get(options, ""), "aux_layers", own.eagle3_aux_layers
         )
-    return others
+    return own, others
 
 
 def prepare_main_process() -> None:
-    """Read our flags and give the server's processes a place to report to."""
+    """Read our flags, judge the launch, give the server's processes a place to report to."""
     try:
-        sys.argv[1:] = take_own_flags(sys.argv[1:])
+        own, sys.argv[1:] = take_own_flags(sys.argv[1:])
     except SettingsError as error:
         sys.exit(f"sglang-eagle3-patch: {error}")
+    judge_launch(own, sys.argv[1:])
     if f"{PREFIX}_STATUS_DIR" not in os.environ:
         folder = tempfile.mkdtemp(prefix="sglang-eagle3-patch-")
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
         os.environ[f"{PREFIX}_STATUS_DIR"] = folder
+
+
+def judge_launch(own: argparse.Namespace, arguments: Sequence[str]) -> None:
+    """Have the doctor judge the launch, unless our flags or a cry for help say otherwise.
+
+    Raises SystemExit where nothing is to be started.
+    """
+    if own.eagle3_no_preflight or {"-h", "--help"} & set(arguments):
+        return
+    # Not at the top, which is run again in every process that SGLang spawns.
+    from sglang_eagle3_patch import preflight
+
+    if own.eagle3_dry_run:
+        sys.exit(preflight.dry_run(arguments))
+    preflight.check(arguments)
 
 
 # SGLang spawns its processes, which import this module again as `__mp_main__`: they are patched

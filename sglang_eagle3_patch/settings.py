@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 PREFIX = "SGLANG_EAGLE3_PATCH"
 ACCEPT_LOG_CHOICES = ("step", "interval", "off")
@@ -48,10 +49,17 @@ VARIABLES = (
         meaning="`step`: a line per verify step; `interval`: one per decode log interval; `off`",
     ),
     Variable(
+        name=f"{PREFIX}_TRACE",
+        default="unset",
+        meaning="file to which each verify step is written as a line of JSON; `docs/acceptance.md`",
+    ),
+    Variable(
         name=f"{PREFIX}_OPTIONS",
         default="unset",
         meaning="`key=value,…`; keys: `aux_layers=2:30:58` names the target layers whose inputs "
-        "the draft was trained on",
+        "the draft was trained on; `trace_requests=1` has the trace name requests; `trace_mb=256` "
+        "and `trace_files=4` bound it; `alarm_steps=200` is how many verify steps it takes to "
+        "warn that nothing is accepted, `0`: never",
     ),
 )
 
@@ -94,7 +102,12 @@ class Settings:
     strict: bool = False
     status_dir: str | None = None
     accept_log: str = "interval"
+    trace: str | None = None
     aux_layers: tuple[int, ...] | None = None
+    trace_requests: bool = False
+    trace_mb: int = 256
+    trace_files: int = 4
+    alarm_steps: int = 200
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Settings:
@@ -114,7 +127,8 @@ class Settings:
             strict=_parse_flag(env, f"{PREFIX}_STRICT"),
             status_dir=env.get(f"{PREFIX}_STATUS_DIR", "").strip() or None,
             accept_log=accept_log,
-            aux_layers=_parse_options(env.get(f"{PREFIX}_OPTIONS", "")).get("aux_layers"),
+            trace=env.get(f"{PREFIX}_TRACE", "").strip() or None,
+            **_parse_options(env.get(f"{PREFIX}_OPTIONS", "")),
         )
 
 
@@ -138,22 +152,52 @@ def _parse_flag(env: Mapping[str, str], name: str) -> bool:
     raise SettingsError(f"{name}={value!r} is neither on nor off. Fix: use 1 or 0.")
 
 
-def _parse_options(text: str) -> dict[str, tuple[int, ...]]:
-    options: dict[str, tuple[int, ...]] = {}
+def _layers(value: str) -> tuple[int, ...]:
+    layers = tuple(int(part) for part in value.split(":"))
+    if list(layers) != sorted(set(layers)) or layers[0] < 0:
+        raise ValueError
+    return layers
+
+
+def _at_least(least: int) -> Callable[[str], int]:
+    def parse(value: str) -> int:
+        number = int(value)
+        if number < least:
+            raise ValueError
+        return number
+
+    return parse
+
+
+def _on_or_off(value: str) -> bool:
+    return {"0": False, "1": True}[value]
+
+
+# Each key: how its value is read, what it must be, and an example.
+_OPTIONS: dict[str, tuple[Callable[[str], Any], str, str]] = {
+    "aux_layers": (_layers, "an ascending list of layers", "2:30:58"),
+    "trace_requests": (_on_or_off, "0 or 1", "1"),
+    "trace_mb": (_at_least(1), "a number of megabytes", "256"),
+    "trace_files": (_at_least(1), "a number of files", "4"),
+    "alarm_steps": (_at_least(0), "a number of verify steps", "200"),
+}
+
+
+def _parse_options(text: str) -> dict[str, Any]:
+    options: dict[str, Any] = {}
     for item in filter(None, (part.strip() for part in text.split(","))):
-        key, _, value = item.partition("=")
-        if key.strip() != "aux_layers":
+        key, _, value = (part.strip() for part in item.partition("="))
+        if key not in _OPTIONS:
             raise SettingsError(
-                f"{PREFIX}_OPTIONS holds the unknown key {key.strip()!r}. Fix: known: aux_layers."
+                f"{PREFIX}_OPTIONS holds the unknown key {key!r}. "
+                f"Fix: known: {', '.join(_OPTIONS)}."
             )
+        parse, kind, example = _OPTIONS[key]
         try:
-            layers = tuple(int(part) for part in value.split(":"))
-        except ValueError:
-            layers = ()
-        if not layers or list(layers) != sorted(set(layers)) or layers[0] < 0:
+            options[key] = parse(value)
+        except (ValueError, KeyError):
             raise SettingsError(
-                f"{PREFIX}_OPTIONS: aux_layers={value!r} is not an ascending list of layers. "
-                "Fix: write it like aux_layers=2:30:58."
-            )
-        options["aux_layers"] = layers
+                f"{PREFIX}_OPTIONS: {key}={value!r} is not {kind}. "
+                f"Fix: write it like {key}={example}."
+            ) from None
     return options

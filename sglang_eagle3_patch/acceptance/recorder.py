@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -9,42 +10,55 @@ from dataclasses import dataclass, field
 @dataclass
 class Recorder:
     """Counts since the process started. `verifies` counts requests' verify steps, so a batch of
-    eight adds eight; `reached[k]` of them accepted more than k drafts."""
+    eight adds eight; `histogram[k]` of them accepted k drafts, the bonus token not counted."""
 
     steps: int = 0
     verifies: int = 0
     proposed: int = 0
     accepted: int = 0
-    reached: list[int] = field(default_factory=list)
+    histogram: Counter[int] = field(default_factory=Counter)
 
     def add(self, accepted: Sequence[int], proposed_each: int) -> None:
         """Count one verify step of a batch: accepted drafts of each request, without the bonus.
 
-        `proposed_each` is how many drafts each request proposed in the step.
+        `proposed_each` is how many drafts each request proposed in the step: SGLang's draft tokens
+        less one, so in a tree every node of it.
         """
         self.steps += 1
         self.verifies += len(accepted)
         self.proposed += proposed_each * len(accepted)
         self.accepted += sum(accepted)
-        for count in accepted:
-            self.reached.extend([0] * (count - len(self.reached)))
-            for position in range(count):
-                self.reached[position] += 1
+        for count in set(accepted):
+            self.histogram[count] += accepted.count(count)
 
     def since(self, earlier: Recorder) -> Recorder:
         """Return what was counted after `earlier`, a copy of this recorder, was taken."""
-        past = earlier.reached + [0] * (len(self.reached) - len(earlier.reached))
         return Recorder(
             steps=self.steps - earlier.steps,
             verifies=self.verifies - earlier.verifies,
             proposed=self.proposed - earlier.proposed,
             accepted=self.accepted - earlier.accepted,
-            reached=[now - then for now, then in zip(self.reached, past, strict=True)],
+            histogram=self.histogram - earlier.histogram,
         )
 
     def copy(self) -> Recorder:
         """Return a recorder with the same counts."""
-        return Recorder(self.steps, self.verifies, self.proposed, self.accepted, list(self.reached))
+        return Recorder(
+            self.steps, self.verifies, self.proposed, self.accepted, self.histogram.copy()
+        )
+
+    @property
+    def reached(self) -> list[int]:
+        """How many verify steps accepted a draft at each position, the first one first.
+
+        In a tree a position is the depth along the accepted path.
+        """
+        reached = []
+        beyond = self.verifies
+        for position in range(max(self.histogram, default=0)):
+            beyond -= self.histogram[position]
+            reached.append(beyond)
+        return reached
 
     @property
     def accept_length(self) -> float:
@@ -59,7 +73,7 @@ class Recorder:
     @property
     def rate_by_position(self) -> list[float]:
         """Unconditional rate of each draft position: accepted there / verify steps."""
-        return [count / self.verifies for count in self.reached] if self.verifies else []
+        return [count / self.verifies for count in self.reached]
 
 
 def step_line(recorder: Recorder, accepted: Sequence[int]) -> str:

@@ -100,9 +100,13 @@ def draft_flags(
 
 
 def _final_norm(config: Mapping[str, Any], producer: Producer) -> tuple[bool | None, bool | None]:
-    """Return whether `norm` goes before the head, and whether what recurs is normed."""
+    """Return whether `norm` goes before the head, and whether what recurs is normed.
+
+    `return_hidden_post_norm` says what recurs, whoever wrote it.
+    """
     output = stated_flag(config, "norm_output", "return_hidden_post_norm")
-    if output is None or producer.norm_output == "recurrence":
+    explicit = stated_flag(config, "return_hidden_post_norm") is not None
+    if output is None or explicit or producer.norm_output == "recurrence":
         last_norm = stated_flag(config, "use_last_layernorm")
         return last_norm is not False, bool(output)
     if producer.norm_output == "head":

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import math
+import os
+import re
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,6 +19,7 @@ from typing import Any
 from sglang_eagle3_patch.checkpoint.json_file import (
     LONGEST_INDEX,
     parse_json,
+    read_bounded,
     read_json_object,
     refuse_lfs_pointer,
     regular_size,
@@ -27,6 +30,7 @@ from sglang_eagle3_patch.checkpoint.json_file import CheckpointUnreadable as Che
 
 # A header of a thousand tensors has 100 kB; safetensors itself would read 100 MB.
 LONGEST_HEADER = 16_000_000
+_MOST_SHARDS = 10_000
 INDEX = "model.safetensors.index.json"
 METADATA = "__metadata__"
 
@@ -137,6 +141,23 @@ def weight_files(folder: Path) -> list[Path]:
     return sorted(folder.glob("*.safetensors"))
 
 
+def files_with(folder: Path, ending: str) -> list[Path]:
+    """Return the safetensors files in `folder` that can hold a tensor whose name ends so, sorted
+    by name.
+
+    The index tells, so that a target's 64 headers need not be read; it is searched as text, since
+    to parse the names of 200 000 tensors takes longer than all else. Without an index, or with one
+    that can't be read, it can be any file. A shard that is listed and not there is left out.
+    """
+    there = sorted(folder.glob("*.safetensors"))
+    try:
+        text = read_bounded(folder / INDEX, LONGEST_INDEX)
+    except CheckpointUnreadable:
+        return there
+    named = re.findall(re.escape(ending).encode() + rb'"\s*:\s*"([^"]+)"', text)
+    return [file for file in there if os.fsencode(file.name) in named]
+
+
 def _shards(index: Path) -> list[str]:
     weight_map = read_json_object(index, LONGEST_INDEX).get("weight_map")
     if not isinstance(weight_map, dict) or not all(isinstance(v, str) for v in weight_map.values()):
@@ -145,6 +166,10 @@ def _shards(index: Path) -> list[str]:
             "Fix: fetch it again."
         )
     names = sorted(set(weight_map.values()))
+    if len(names) > _MOST_SHARDS:
+        raise CheckpointUnreadable(
+            f"{index} names {len(names)} files, more than any checkpoint has. Fix: fetch it again."
+        )
     for name in names:
         if name in ("", "..") or "\0" in name or Path(name).name != name:
             raise CheckpointUnreadable(
@@ -157,6 +182,10 @@ def _shards(index: Path) -> list[str]:
 def _tensor_header(
     file: Path, name: str, entry: Any, data_size: int
 ) -> tuple[TensorHeader, tuple[int, int]]:
+    if not name.isprintable():
+        raise CheckpointUnreadable(
+            f"{file}: {name[:100]!a} is no name of a tensor. Fix: fetch it again."
+        )
     try:
         dtype, shape, (begin, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
         if not isinstance(shape, list) or not all(

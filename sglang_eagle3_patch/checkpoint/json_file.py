@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import stat
 from pathlib import Path
 from typing import Any, NoReturn
@@ -14,6 +15,7 @@ LONGEST_INDEX = 32_000_000
 _LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 # Every integer of a config or a header fits 64 bits.
 _LONGEST_INTEGER = 20
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 class CheckpointUnreadable(ValueError):
@@ -26,6 +28,19 @@ def read_json_object(file: Path, longest: int = LONGEST_CONFIG) -> dict[str, Any
     Raises `CheckpointUnreadable` naming the file and what is wrong with it: it is missing, no
     regular file, longer than `longest` bytes, a Git LFS pointer, or not one JSON object.
     """
+    text = read_bounded(file, longest)
+    refuse_lfs_pointer(file, text)
+    value = parse_json(file, text)
+    if not isinstance(value, dict):
+        raise CheckpointUnreadable(
+            f"{file} holds {type(value).__name__}, no object. Fix: fetch it again."
+        )
+    return value
+
+
+def read_bounded(file: Path, longest: int) -> bytes:
+    """Return the bytes of `file`. Raises `CheckpointUnreadable` when it can't be read, is no
+    regular file or longer than `longest` bytes."""
     try:
         size = regular_size(file)
         if size > longest:
@@ -34,16 +49,14 @@ def read_json_object(file: Path, longest: int = LONGEST_CONFIG) -> dict[str, Any
                 "Fix: fetch it again from its source."
             )
         with file.open("rb") as stream:
-            text = stream.read(size)
+            return stream.read(size)
     except OSError as error:
         raise CheckpointUnreadable(f"{file} can't be read: {error.strerror or error}") from error
-    refuse_lfs_pointer(file, text)
-    value = parse_json(file, text)
-    if not isinstance(value, dict):
-        raise CheckpointUnreadable(
-            f"{file} holds {type(value).__name__}, no object. Fix: fetch it again."
-        )
-    return value
+
+
+def printable(text: str) -> str:
+    """Return `text` in one line, so that what strangers wrote can't steer a terminal."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def regular_size(file: Path) -> int:
@@ -71,16 +84,20 @@ def parse_json(file: Path, text: bytes) -> Any:
     """Return the JSON value in `text`, which came from `file`.
 
     Raises `CheckpointUnreadable` for text that is no JSON, and for what readers take differently:
-    a key twice in one object, NaN and infinities, integers of more than 64 bits.
+    a key twice in one object, NaN and infinities, integers of more than 64 bits, half a character.
     """
     try:
-        return json.loads(
+        value = json.loads(
             text.decode("utf-8"),
             object_pairs_hook=_object,
             parse_constant=_refuse_constant,
             parse_float=_finite,
             parse_int=_integer,
         )
+        if _SURROGATE.search(text):
+            # Half of a pair is no character: it could be neither printed nor written again.
+            json.dumps(value, ensure_ascii=False).encode()
+        return value
     except (ValueError, RecursionError) as error:
         reason = "it nests too deeply" if isinstance(error, RecursionError) else error
         raise CheckpointUnreadable(

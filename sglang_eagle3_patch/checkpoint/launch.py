@@ -14,7 +14,9 @@ _SPECULATIVE = "--speculative-"
 _TEXTS = {
     "model_path": ("--model-path", "--model"),
     "algorithm": ("--speculative-algorithm",),
+    "revision": ("--revision",),
     "draft_model_path": ("--speculative-draft-model-path", "--speculative-draft-model"),
+    "draft_revision": ("--speculative-draft-model-revision",),
     "quantization": ("--quantization",),
     "draft_quantization": ("--speculative-draft-model-quantization",),
     "load_format": ("--load-format",),
@@ -46,7 +48,9 @@ class LaunchArguments:
     speculative: Mapping[str, str | None] = field(default_factory=dict)
     model_path: str | None = None
     algorithm: str | None = None
+    revision: str | None = None
     draft_model_path: str | None = None
+    draft_revision: str | None = None
     quantization: str | None = None
     draft_quantization: str | None = None
     load_format: str | None = None

@@ -13,11 +13,14 @@ from sglang_eagle3_patch.checkpoint import config as configs
 from sglang_eagle3_patch.checkpoint import config_keys
 from sglang_eagle3_patch.checkpoint.config_file import read_config
 from sglang_eagle3_patch.checkpoint.flags import DraftFlags, draft_flags
-from sglang_eagle3_patch.checkpoint.header import TensorHeader, read_folder
+from sglang_eagle3_patch.checkpoint.header import CheckpointUnreadable, TensorHeader, read_folder
 from sglang_eagle3_patch.checkpoint.layouts import canonical_name, is_known
 from sglang_eagle3_patch.checkpoint.producers import Producer, recognise
 from sglang_eagle3_patch.checkpoint.rope import Rope, stated_rope
 from sglang_eagle3_patch.checkpoint.sizes import DraftSizes, shaped_sizes, stated_sizes
+
+# A draft of one layer with 384 packed experts has 3 500; its target, 208 000.
+_MOST_TENSORS = 20_000
 
 
 @dataclass(frozen=True)
@@ -46,7 +49,15 @@ class DraftSpec:
     def of(
         cls, config: Mapping[str, Any], headers: Mapping[str, TensorHeader], folder: Path = Path()
     ) -> DraftSpec:
-        """Return the spec of a draft given its config and its headers under any names."""
+        """Return the spec of a draft given its config and its headers under any names.
+
+        Raises `CheckpointUnreadable` for more tensors than a draft has.
+        """
+        if len(headers) > _MOST_TENSORS:
+            raise CheckpointUnreadable(
+                f"{folder} holds {len(headers)} tensors: a whole model, no draft. "
+                "Fix: give the draft's folder."
+            )
         names = {name: canonical_name(name) for name in headers}
         return cls(folder, config, {names[name]: headers[name] for name in headers}, names)
 

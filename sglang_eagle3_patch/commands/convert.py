@@ -18,6 +18,7 @@ from sglang_eagle3_patch.checkpoint.conversion.streaming import Progress
 from sglang_eagle3_patch.checkpoint.conversion.write import refuse_place
 from sglang_eagle3_patch.checkpoint.flags import DraftFlags
 from sglang_eagle3_patch.checkpoint.header import CheckpointUnreadable, weight_files
+from sglang_eagle3_patch.checkpoint.json_file import printable
 from sglang_eagle3_patch.checkpoint.locate import local_folder
 from sglang_eagle3_patch.commands.pickled import pickled_tensors
 from sglang_eagle3_patch.facts.engine_facts import EngineFacts
@@ -94,10 +95,10 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         return _run(arguments)
     except NotConvertible as problem:
-        print(f"sglang-eagle3 convert: refused: {problem}", file=sys.stderr)
+        print(f"sglang-eagle3 convert: refused: {printable(str(problem))}", file=sys.stderr)
         return REFUSED
     except (CheckpointUnreadable, OSError) as problem:
-        print(f"sglang-eagle3 convert: failed: {problem}", file=sys.stderr)
+        print(f"sglang-eagle3 convert: failed: {printable(str(problem))}", file=sys.stderr)
         return FAILED
 
 
@@ -147,9 +148,9 @@ def _print(conversion: Conversion) -> None:
     if plan.dropped:
         print(f"  dropped: {', '.join(plan.dropped)}")
     for change in plan.changes:
-        print(f"  {change}")
+        print(f"  {printable(change)}")
     for note in plan.notes:
-        print(f"note: {note}")
+        print(f"note: {printable(note)}")
 
 
 @contextmanager

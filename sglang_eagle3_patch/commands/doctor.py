@@ -15,13 +15,19 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from sglang_eagle3_patch.checkpoint.json_file import printable
 from sglang_eagle3_patch.checkpoint.launch import LaunchArguments
 from sglang_eagle3_patch.checkpoint.rules import Case, Judgement, judge_case
-from sglang_eagle3_patch.commands.doctor_inputs import CannotJudge, find_draft, find_target
+from sglang_eagle3_patch.commands.doctor_inputs import (
+    CannotJudge,
+    find_draft,
+    find_target,
+    with_config_file,
+)
 from sglang_eagle3_patch.facts.engine_facts import EngineFacts
 from sglang_eagle3_patch.settings import Settings, SettingsError
 
-__all__ = ["CannotJudge", "add_parser", "judge", "run"]
+__all__ = ["CannotJudge", "add_parser", "judge", "judged", "read_case", "run"]
 
 
 def add_parser(commands: Any) -> None:
@@ -73,7 +79,7 @@ def run(arguments: argparse.Namespace) -> int:
             stock=arguments.stock,
         )
     except CannotJudge as problem:
-        print(f"sglang-eagle3 doctor: {problem}", file=sys.stderr)
+        print(f"sglang-eagle3 doctor: {printable(str(problem))}", file=sys.stderr)
         return 2
     if arguments.json:
         json.dump(judgement.as_data(), sys.stdout, indent=1)
@@ -100,29 +106,50 @@ def judge(
     verdict is the plugin's, or stock SGLang's with `stock`.
     Raises `CannotJudge`, in one line, where there is nothing to judge.
     """
+    return judged(read_case(draft, target, release, launch_arguments, stock=stock))
+
+
+def read_case(
+    draft: str,
+    target: str | None,
+    release: str | None,
+    launch_arguments: Sequence[str],
+    *,
+    stock: bool = False,
+) -> Case:
+    """Read what `judge` judges. Raises `CannotJudge` where there is nothing to read."""
     engine = _engine(release)
     launch = LaunchArguments.parse(
-        launch_arguments, engine.launch.speculative_flags, environment=os.environ
+        with_config_file(launch_arguments), engine.launch.speculative_flags, environment=os.environ
     )
     if launch.aux_layers is None:
         launch = _with_option(launch)
-    found = find_draft(draft)
+    found = find_draft(draft, launch.draft_revision)
+    # The revision of the launch is that of the launch's own target.
+    revision = None if target else launch.revision
     target = target or launch.model_path
-    case = Case(
+    return Case(
         found.spec,
-        find_target(target) if target else None,
+        find_target(target, revision) if target else None,
         engine,
         launch,
         plugin=not stock,
         values=found.values(target),
         files=found.names,
     )
+
+
+def judged(case: Case) -> Judgement:
+    """Return what the rules say of a case.
+
+    Raises `CannotJudge` for a config that holds something no rule expects.
+    """
     try:
         return judge_case(case)
     except (TypeError, ValueError, KeyError, IndexError, AttributeError, OverflowError) as error:
         # A config can hold anything, and every rule looks at another key of it.
         raise CannotJudge(
-            f"{draft}: its config holds something that can't be judged "
+            f"{case.draft.folder}: its config holds something that can't be judged "
             f"({type(error).__name__}: {error})"
         ) from error
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -10,6 +11,7 @@ from typing import Any, TypeVar
 from sglang_eagle3_patch.checkpoint.header import (
     CheckpointUnreadable,
     TensorHeader,
+    files_with,
     read_header,
     weight_files,
 )
@@ -41,48 +43,95 @@ class DraftInput:
         """
         if not self.weights:
             return None
-        folder = None if target is None else local_folder(target)
-        targets = [] if folder is None else sorted(folder.glob("*.safetensors"))
+        # The target's files are opened for its embedding, and only to compare it with the draft's.
+        folder = local_folder(target) if target and self.spec.has_embedding else None
+        targets = [] if folder is None else files_with(folder, "embed_tokens.weight")
         try:
             return read_small_values(list(self.weights), targets)
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise CannotJudge(f"the values of {self.spec.folder} can't be read: {error}") from error
 
 
-def find_draft(name: str) -> DraftInput:
-    """Return the draft behind a folder, a safetensors file or a hub id.
+def find_draft(name: str, revision: str | None = None) -> DraftInput:
+    """Return the draft behind a folder, a safetensors file or a hub id of some revision.
 
     Raises `CannotJudge` with the reason.
     """
     path = Path(name)
-    if path.is_file():
+    if _is(path.is_file):
         return _guarded(name, lambda: _single_file(path))
-    folder = _local(name)
+    folder = _local(name, revision)
     if folder is not None and (path.is_dir() or _is_whole(folder)):
         return _guarded(name, lambda: _folder(folder))
-    return _guarded(name, lambda: _from_hub(name))
+    return _guarded(name, lambda: _from_hub(name, revision))
 
 
-def find_target(name: str) -> TargetSpec:
-    """Return the target behind a folder, a config file or a hub id, by its config alone.
+def find_target(name: str, revision: str | None = None) -> TargetSpec:
+    """Return the target behind a folder, a config file or a hub id of some revision, by its
+    config alone.
 
     Raises `CannotJudge` with the reason.
     """
     path = Path(name)
-    if path.is_file():
+    if _is(path.is_file):
         return _guarded(name, lambda: TargetSpec.read(path.parent, name))
-    folder = _local(name)
+    folder = _local(name, revision)
     if folder is None:
-        folder = _guarded(name, lambda: _hub_config(name).parent)
+        folder = _guarded(name, lambda: _hub_config(name, revision).parent)
     return _guarded(name, lambda: TargetSpec.read(folder, name))
 
 
-def _local(name: str) -> Path | None:
+def with_config_file(arguments: Sequence[str]) -> list[str]:
+    """Return launch arguments with those of SGLang's `--config FILE` in its place.
+
+    As SGLang merges them: the file's go first, so that those of the command line win.
+    Raises `CannotJudge` when the file can't be read.
+    """
+    given = list(arguments)
+    if "--config" not in given:
+        return given
+    place = given.index("--config")
+    (file, *others) = given[place + 1 :] or [""]
+    return [*_arguments_in(file), *given[:place], *others]
+
+
+def _arguments_in(file: str) -> list[str]:
+    import yaml  # type: ignore[import-untyped]  # huggingface_hub brings it
+
+    try:
+        config = yaml.safe_load(Path(file).read_text(encoding="utf-8")) or {}
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        told = " ".join(str(error).split())
+        raise CannotJudge(f"--config {file} can't be read: {told}") from error
+    if not isinstance(config, dict):
+        raise CannotJudge(f"--config {file} holds no arguments by name")
+    arguments: list[str] = []
+    for name, value in config.items():
+        if isinstance(value, bool):
+            # Of what matters to a draft, all that is true or false are switches.
+            arguments += [f"--{name}"] if value else []
+        elif isinstance(value, list):
+            arguments += [f"--{name}", *map(str, value)]
+        else:
+            text = json.dumps(value) if isinstance(value, dict) else str(value)
+            arguments += [f"--{name}", text]
+    return arguments
+
+
+def _local(name: str, revision: str | None) -> Path | None:
     path = Path(name)
     looks_local = path.is_absolute() or name.startswith(("./", "../", "~")) or name.count("/") > 1
-    if looks_local and not path.is_dir():
+    if looks_local and not _is(path.is_dir):
         raise CannotJudge(f"there is no folder {name}")
-    return _guarded(name, lambda: local_folder(name))
+    return _guarded(name, lambda: local_folder(name, revision))
+
+
+def _is(kind: Callable[[], bool]) -> bool:
+    """Call `is_file` or `is_dir`; a name longer than any path is neither."""
+    try:
+        return kind()
+    except OSError:
+        return False
 
 
 def _guarded(name: str, read: Callable[[], Found]) -> Found:
@@ -127,21 +176,21 @@ def _is_whole(folder: Path) -> bool:
     return bool(weights) and all(file.is_file() for file in weights)
 
 
-def _hub_config(name: str) -> Path:
+def _hub_config(name: str, revision: str | None) -> Path:
     from huggingface_hub import hf_hub_download
 
-    return Path(hf_hub_download(name, "config.json"))
+    return Path(hf_hub_download(name, "config.json", revision=revision))
 
 
-def _from_hub(name: str) -> DraftInput:
+def _from_hub(name: str, revision: str | None) -> DraftInput:
     """The config is fetched, of the weights only the headers, by range requests."""
     from huggingface_hub import get_safetensors_metadata
     from huggingface_hub.errors import NotASafetensorsRepoError, OfflineModeIsEnabled
 
-    file = _hub_config(name)
+    file = _hub_config(name, revision)
     config: Any = TargetSpec.read(file.parent, name).config
     try:
-        metadata = get_safetensors_metadata(name)
+        metadata = get_safetensors_metadata(name, revision=revision)
     except (OfflineModeIsEnabled, NotASafetensorsRepoError):
         return DraftInput(DraftSpec.of(config, {}, file.parent))
     headers = {

@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Sequence
 from typing import Any
 
+from sglang_eagle3_patch.checkpoint.json_file import printable
 from sglang_eagle3_patch.checkpoint.launch import is_same_option
 from sglang_eagle3_patch.checkpoint.rules import Finding, Judgement
 from sglang_eagle3_patch.checkpoint.rules.document import FILE
@@ -13,7 +14,7 @@ from sglang_eagle3_patch.checkpoint.rules.judgement import Side
 
 _ORDER = ("error", "fixable", "warning", "info")
 _STYLES = {"error": "bold red", "fixable": "yellow", "warning": "yellow", "info": "dim"}
-_OUTCOMES = {
+OUTCOMES = {
     "serves": "serves",
     "degraded": "serves, but not as trained",
     "refuses": "refuses to start",
@@ -42,7 +43,8 @@ def print_judgement(
             if finding.severity == severity:
                 console.print()
                 console.print(Text(_heading(finding), style=_STYLES[severity]), end="")
-                console.print(Text(f"  {finding.message}\n    remedy: {finding.remedy}"))
+                console.print(Text(f"  {printable(finding.message)}"))
+                console.print(Text(f"    remedy: {printable(finding.remedy)}"))
     if unsought:
         console.print(Text(f"\n{len(unsought)} rules compare with a target: name it with --target"))
     if told:
@@ -71,7 +73,8 @@ def launch_command(
 
 
 def _line(who: str, side: Side) -> str:
-    return f"{who}: {_OUTCOMES[side.outcome]}{' ' if side.outcome == 'serves' else ': '}{side.why}"
+    joint = " " if side.outcome == "serves" else ": "
+    return f"{who}: {OUTCOMES[side.outcome]}{joint}{printable(side.why)}"
 
 
 def _heading(finding: Finding) -> str:

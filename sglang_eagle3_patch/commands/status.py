@@ -99,9 +99,12 @@ def rehearsal() -> Mapping[str, Any]:
 
 
 def in_trouble(process: Mapping[str, Any]) -> bool:
-    """Whether a patch of the process failed, found another signature, or was replaced."""
+    """Whether a patch of the process failed, found another signature, or was replaced, or its
+    acceptance alarm is on."""
     from sglang_eagle3_patch.engine.selfreport import TROUBLE
 
+    if process.get("facts", {}).get("acceptance_alarm"):
+        return True
     return any(patch["status"] in {word.value for word in TROUBLE} for patch in process["patches"])
 
 

@@ -1,57 +1,127 @@
-"""acceptance: what was accepted at every verify step is logged.
+"""acceptance: what was accepted at every verify step is logged, counted, traced and watched.
 
 Why: a dead drafter changes no output; SGLang shows a windowed average and a gauge.
 Where: the scheduler's processing of decode results, after SGLang itself has turned the accepted
 lengths into a list on the host; the method moved to a class of its own at 0.5.13.
-How: that list is read, under the name the release gives it. No tensor is touched: no device sync,
-nothing inside graphs. One tensor-parallel rank records, the one whose statistics SGLang logs. The
-v1 worker's list ends the last step of a request at the request's last token.
+How: `parts/verify_step.py` reads that list and SGLang's own counters of each request; nothing on a
+device is touched. One tensor-parallel rank records, the one whose statistics SGLang logs; each
+data-parallel replica records its own.
 When it can go: when upstream shows acceptance per step and per position.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
+from sglang_eagle3_patch import __version__
+from sglang_eagle3_patch.acceptance.alarm import Alarm, Change
+from sglang_eagle3_patch.acceptance.metrics import Metrics
 from sglang_eagle3_patch.acceptance.recorder import Recorder, interval_line, step_line
+from sglang_eagle3_patch.acceptance.trace import StepRecord, TraceWriter
 from sglang_eagle3_patch.engine.patch import Hook, Patch, Risk
+from sglang_eagle3_patch.hooks.parts.launch_facts import changed, facts
+from sglang_eagle3_patch.hooks.parts.likely_causes import likely_causes
+from sglang_eagle3_patch.hooks.parts.process_ranks import ranks
 from sglang_eagle3_patch.hooks.parts.source_probe import source_says
+from sglang_eagle3_patch.hooks.parts.verify_step import VerifyReader, VerifyStep, began
 from sglang_eagle3_patch.settings import Settings
 
 logger = logging.getLogger(__name__)
 
 NAME = "acceptance"
-# Accepted drafts per request, without the bonus token: since 0.5.12, at 0.5.11, before. From 0.5.16
-# on the last one holds something else, which is why the order matters.
-_ACCEPTED = (
-    "num_correct_drafts_per_req_cpu",
-    "num_accepted_drafts_per_req_cpu",
-    "accept_length_per_req_cpu",
-)
 _INTERVAL = 40  # verify steps; SGLang's own --decode-log-interval default
 
 
 class AcceptanceLog:
-    """The recorder of this process and what it last told."""
+    """What this process has recorded, and where it goes.
 
-    def __init__(self) -> None:
+    `launch` is what a trace tells of the start; `collector` SGLang's own collector of metrics, or
+    None where it has none.
+    """
+
+    def __init__(self, launch: Mapping[str, Any], collector: Any = None) -> None:
+        settings = Settings.from_environment()
         self.recorder = Recorder()
         self.told = Recorder()
-        self.mode = Settings.from_environment().accept_log
+        self.mode = settings.accept_log
+        self.names_requests = bool(settings.trace and settings.trace_requests)
+        self.metrics = None if collector is None else _metrics_beside(collector)
+        self.alarm = Alarm(settings.alarm_steps) if settings.alarm_steps else None
+        self.trace = None
+        if settings.trace:
+            self.trace = TraceWriter(
+                Path(settings.trace),
+                {"plugin": __version__, **launch},
+                rank=ranks().get("DP", 0),
+                longest_part=settings.trace_mb * 1_000_000,
+                parts=settings.trace_files,
+                on_drop=self.metrics.add_dropped if self.metrics else None,
+            )
+        self._last: float | None = None  # when the last step ended, unless idleness followed
 
-    def note(self, accepted: list[int], proposed_each: int) -> None:
-        """Count one verify step and log it as the settings ask."""
-        self.recorder.add(accepted, proposed_each)
+    def note(self, step: VerifyStep) -> None:
+        """Count one verify step, and tell it as the settings ask."""
+        self.recorder.add(step.accepted, step.draft_tokens)
         if self.mode == "step":
-            logger.info("%s", step_line(self.recorder, accepted))
+            logger.info("%s", step_line(self.recorder, step.accepted))
         elif self.mode == "interval" and self.recorder.steps - self.told.steps >= _INTERVAL:
             logger.info("%s", interval_line(self.recorder.since(self.told)))
             self.told = self.recorder.copy()
+        if self.trace is not None:
+            self._trace_step(self.trace, step)
+        if self.metrics is not None:
+            self.metrics.add(step.accepted, step.draft_tokens, step.depth)
+        if self.alarm is not None and step.draft_tokens:
+            change = self.alarm.add(sum(step.accepted), len(step.accepted))
+            if change is not None:
+                self._tell_alarm(change)
+
+    def _trace_step(self, trace: TraceWriter, step: VerifyStep) -> None:
+        now = time.perf_counter()
+        trace.put(
+            StepRecord(
+                time.time(),
+                self.recorder.steps,
+                step.depth,
+                step.accepted,
+                step.requests if self.names_requests else None,
+                None if self._last is None else now - self._last,
+            )
+        )
+        self._last = now if step.goes_on else None
+
+    def _tell_alarm(self, change: Change) -> None:
+        from sglang_eagle3_patch.hooks import PATCHES, registry
+
+        seen = f"accept len {change.accept_length:.2f} over the last {change.steps} verify steps"
+        if change.on:
+            if change.before is not None:
+                seen += f", {change.before:.2f} before"
+            accepted_before = change.before is not None or self.recorder.accept_length > 1.2
+            causes = likely_causes(facts, registry.report(PATCHES), accepted_before=accepted_before)
+            numbered = "; ".join(f"({n}) {cause}" for n, cause in enumerate(causes, 1))
+            logger.warning(
+                "sglang-eagle3-patch: %s: speculation does next to nothing: %s. Likely causes, in "
+                "order: %s. Fix: compare the draft with `sglang-eagle3 doctor` and `sglang-eagle3 "
+                "parity`",
+                NAME,
+                seen,
+                numbered,
+            )
+        else:
+            logger.info("sglang-eagle3-patch: %s: drafts are accepted again: %s", NAME, seen)
+        facts.acceptance_alarm = seen if change.on else None
+        if self.metrics is not None:
+            self.metrics.set_alarm(change.on)
+        changed()
 
 
 _log: AcceptanceLog | None = None
+_reader = VerifyReader()
 _trouble_told = False
 
 
@@ -60,51 +130,39 @@ def around_decode_result(
 ) -> Any:
     """Around `process_batch_result_decode(batch, result)`, of whichever class has it."""
     given = dict(zip(("batch", "result"), args, strict=False)) | kwargs
-    running = _safely(_running_requests, scheduler, given["batch"])
+    before = _safely(began, scheduler, given["batch"])
     outcome = wrapped(*args, **kwargs)
-    if running:
-        _safely(_note, scheduler, given["result"], running)
+    if before:
+        _safely(_note, scheduler, given["batch"], given["result"], before)
     return outcome
 
 
-def _running_requests(scheduler: Any, batch: Any) -> list[bool]:
-    """Which requests of the batch are still running before the step is processed; [] when the
-    batch is not EAGLE-3's or another rank records. Under overlap a step is also computed for
-    those just finished."""
-    if not batch.spec_algorithm.is_eagle3() or not _logs_statistics(scheduler):
-        return []
-    return [not (request.is_retracted or request.finished()) for request in batch.reqs]
-
-
-def _note(scheduler: Any, result: Any, running: list[bool]) -> None:
+def _note(scheduler: Any, batch: Any, result: Any, before: list[int]) -> None:
     global _log
     if _log is None:
-        _log = AcceptanceLog()
-    counts = next(
-        counts for name in _ACCEPTED if (counts := getattr(result, name, None)) is not None
-    )
-    finishes_while_verifying = not hasattr(result, "accept_lens") or result.accept_lens is None
-    accepted = [
-        count
-        for count, is_running in zip(counts, running, strict=True)
-        # The v1 worker ends requests inside the step itself, so all of them took part in it.
-        if is_running or finishes_while_verifying
-    ]
-    if accepted:
-        _log.note(accepted, _draft_tokens(scheduler, result) - 1)
+        _log = AcceptanceLog(_reader.launch(scheduler, batch), _collector(scheduler))
+    step = _reader.read(scheduler, batch, result, before, named=_log.names_requests)
+    if step is not None:
+        _log.note(step)
 
 
-def _logs_statistics(scheduler: Any) -> bool:
-    reporter = getattr(scheduler, "metrics_reporter", None)
-    if reporter is not None:
-        return bool(reporter.is_stats_logging_rank)
-    return bool(scheduler.attn_tp_rank == 0)
+def _collector(scheduler: Any) -> Any:
+    """SGLang's collector of the scheduler's metrics; None without `--enable-metrics`."""
+    return getattr(scheduler, "metrics_collector", None)
 
 
-def _draft_tokens(scheduler: Any, result: Any) -> int:
-    """Tokens each request verifies in a step, the bonus token's included."""
-    told = getattr(result, "speculative_num_draft_tokens", None)
-    return int(scheduler.server_args.speculative_num_draft_tokens if told is None else told)
+def _metrics_beside(collector: Any) -> Metrics | None:
+    """Our metrics with the labels of SGLang's; without them the rest is recorded all the same."""
+    kind = type(collector)
+    try:
+        return Metrics(
+            collector.labels,
+            getattr(kind, "_counter_cls", None),
+            getattr(kind, "_gauge_cls", None),
+        )
+    except Exception as error:  # noqa: BLE001
+        logger.warning("sglang-eagle3-patch: %s: no metrics: %r", NAME, error)
+        return None
 
 
 def _safely(function: Callable[..., Any], *args: Any) -> Any:
@@ -131,7 +189,7 @@ def tells_positions(_processor_class: Any) -> bool:
 
 PATCH = Patch(
     name=NAME,
-    title="Log accepted drafts of every verify step",
+    title="Log, count, trace and watch accepted drafts of every verify step",
     hooks=(
         Hook(
             module="sglang.srt.managers.scheduler_components.batch_result_processor",

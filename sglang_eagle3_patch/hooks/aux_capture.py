@@ -137,7 +137,7 @@ def check_capture(target: Any, spec: DraftSpec | None, draft: str) -> None:
             "serve it with a release whose target class can",
         )
     captured = captured_inputs(holder)
-    facts.captured_layers = tuple(captured)
+    facts.captured_layers, facts.layers_from = tuple(captured), wanted.source
     _refuse_impossible(captured, num_layers, spec, draft, wanted.source)
     logger.log(
         logging.INFO if wanted.certain else logging.WARNING,

@@ -25,6 +25,7 @@ from sglang_eagle3_patch.hooks.parts.expected_tensors import (
     expected_tensors,
     uses_aux_hidden_states,
 )
+from sglang_eagle3_patch.hooks.parts.launch_facts import facts
 from sglang_eagle3_patch.hooks.parts.source_probe import raises_over, source_says
 from sglang_eagle3_patch.hooks.parts.weight_ledger import WeightLedger
 
@@ -86,6 +87,7 @@ def refuse_unaccounted(draft_class: str, load_format: Any, loader_class: str) ->
     The loader is named too, since some put another format in the place of their own.
     """
     if load_format == "dummy":
+        facts.draft_weights = "dummy"
         return
     cached = load_format == "ipc_cache"
     raise DraftError(
@@ -119,6 +121,7 @@ def _refuse_unless_whole(draft: Any, ledger: WeightLedger) -> None:
             "would never run",
             "set use_aux_hidden_state to true in the draft's config.json",
         )
+    facts.draft_weights = f"all {len(ledger.seen)} tensors"
     logger.info(
         "sglang-eagle3-patch: %s: all %d tensors of the draft loaded into %s",
         NAME,

@@ -13,7 +13,6 @@ When it can go: never; without it nobody knows whether the others work.
 from __future__ import annotations
 
 import logging
-import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -22,14 +21,14 @@ from typing import Any
 from sglang_eagle3_patch import __version__
 from sglang_eagle3_patch.engine import selfreport
 from sglang_eagle3_patch.engine.patch import Hook, Patch, Risk
-from sglang_eagle3_patch.hooks.parts.launch_facts import facts
+from sglang_eagle3_patch.hooks.parts.launch_facts import facts, when_changed
+from sglang_eagle3_patch.hooks.parts.process_ranks import ranks
 from sglang_eagle3_patch.settings import Settings
 
 logger = logging.getLogger(__name__)
 
 NAME = "self-report"
 ANSWER_KEY = "eagle3_patch"
-_RANK = re.compile(r"(?:^|[^A-Za-z])(PP|DP|TP|EP|ATTN_CP|MOE_DP)(\d+)")
 
 
 def reporting(role: str) -> Callable[..., Any]:
@@ -66,7 +65,7 @@ def report(state: str = "ready") -> selfreport.ProcessReport:
         port=_process.get("port"),
         patches=tuple(registry.report(PATCHES)),
         versions={"sglang": _sglang_version(), "sglang_eagle3_patch": __version__},
-        ranks=_ranks(),
+        ranks=ranks(),
         facts=facts.as_data(),
     )
 
@@ -93,6 +92,7 @@ def _tell() -> None:
         selfreport.summary(told.patches),
     )
     _write("ready")
+    when_changed(lambda: _safely(_write, "ready"))
 
 
 def after_internal_state(
@@ -112,13 +112,6 @@ def _add_reports(result: Any) -> None:
     )
     same = [r for r in others if (r["host"], r["pid"]) != (own["host"], own["pid"])]
     result.internal_state[ANSWER_KEY] = [own, *same]
-
-
-def _ranks() -> dict[str, int]:
-    """Return the ranks that SGLang wrote into the title of this process (`…_DP0_TP1`)."""
-    setproctitle = sys.modules.get("setproctitle")
-    title = setproctitle.getproctitle() if setproctitle else ""
-    return {kind: int(rank) for kind, rank in _RANK.findall(title)}
 
 
 def _sglang_version() -> str:

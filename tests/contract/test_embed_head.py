@@ -12,6 +12,7 @@ import torch
 from sglang_eagle3_patch.errors import DraftError
 from tests.contract.conftest import DraftFactory
 from tests.contract.drafts import mla_config, mla_tensors
+from tests.contract.test_eagle3_mode import CHAIN
 from tests.cpu_sglang.pair import forms
 
 VOCAB, REDUCED, WIDTH = 320, 130, 128
@@ -369,3 +370,28 @@ def test_stock_adds_to_target_ids_once_more(make_draft: DraftFactory) -> None:
     draft = make_draft(config)
     draft.load_weights(iter(tensors.items()))
     assert int(draft.hot_token_id.max()) >= VOCAB
+
+
+@pytest.mark.usefixtures("plugin")
+@pytest.mark.parametrize("algorithm", ["EAGLE3", "EAGLE"])
+def test_no_draft_is_served_over_pipeline_stages(
+    native_draft: Path, algorithm: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Over stages SGLang would load the target's embedding in the place of the draft's own. Every
+    # release refuses it for EAGLE3, and EAGLE is taken for that. When this fails, it can be served.
+    from sglang.srt.server_args import ServerArgs
+
+    monkeypatch.setenv("SGLANG_ENABLE_PP_SPEC", "1")
+    arguments = ServerArgs(
+        model_path=str(forms.TARGET),
+        device="cpu",
+        trust_remote_code=True,
+        speculative_draft_model_path=str(native_draft),
+        speculative_algorithm=algorithm,
+        pp_size=2,
+        disable_overlap_schedule=True,
+        **CHAIN,
+    )
+    arguments.resolve_once()
+    with pytest.raises(AssertionError, match="Pipeline parallelism currently only supports EAGLE "):
+        arguments.check_server_args()

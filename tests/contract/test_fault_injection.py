@@ -198,12 +198,20 @@ class Verified:
     num_correct_drafts_per_req_cpu = (2,)
     accept_lens = object()
     speculative_num_draft_tokens = 4
+    speculative_num_steps = 3
+    topk = 1
+    name = "EAGLE3"
+    metrics_collector = None
     is_stats_logging_rank = True
-    is_retracted = False
+    spec_verify_ct = 0
 
     def __init__(self) -> None:
-        self.spec_algorithm = self.metrics_reporter = self
+        self.spec_algorithm = self.metrics_reporter = self.draft_worker = self
         self.reqs = [self]
+
+    def process(self, *args: Any) -> str:
+        self.spec_verify_ct += 1
+        return "the answer"
 
     def is_eagle3(self) -> bool:
         return True
@@ -226,9 +234,7 @@ def test_a_recorder_that_raises_is_told_once_and_costs_nothing(
 
     def decode() -> None:
         with caplog.at_level(logging.INFO):
-            assert observer.wrapper(lambda *args: "the answer", step, (step, step), {}) == (
-                "the answer"
-            )
+            assert observer.wrapper(step.process, step, (step, step), {}) == "the answer"
 
     decode()
     assert "accepted: [2]" in caplog.text  # the step is one that is recorded

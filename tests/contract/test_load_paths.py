@@ -11,10 +11,9 @@ from typing import Any
 import pytest
 import torch
 
-from sglang_eagle3_patch.acceptance.recorder import Recorder
 from sglang_eagle3_patch.checkpoint.locate import local_folder
 from sglang_eagle3_patch.errors import DraftError
-from sglang_eagle3_patch.hooks import acceptance, aux_capture, draft_weights, load_paths
+from sglang_eagle3_patch.hooks import aux_capture, draft_weights, load_paths
 from tests.contract.test_eagle3_mode import CHAIN
 from tests.contract.test_weight_updates import draft_runner
 from tests.cpu_sglang.pair import forms
@@ -342,21 +341,3 @@ class TestOverrides:
         with caplog.at_level(logging.WARNING):
             resolved(native_draft, json_model_override_args=json.dumps(overrides))
         assert "load-paths" not in caplog.text
-
-
-def test_adaptive_steps_are_counted_as_they_were_drafted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`--speculative-adaptive` changes the number of drafts between steps, down to none."""
-    from sglang.srt.managers.utils import GenerationBatchResult
-
-    log = SimpleNamespace(recorder=Recorder())
-    log.note = log.recorder.add
-    monkeypatch.setattr(acceptance, "_log", log)
-    for tokens, counts in [(4, [3, 1]), (6, [5, 0]), (1, [0, 0])]:
-        result = GenerationBatchResult(
-            speculative_num_draft_tokens=tokens,
-            num_correct_drafts_per_req_cpu=counts,
-            accept_lens=torch.tensor(counts) + 1,
-        )
-        acceptance._note(SimpleNamespace(), result, [True, True])
-    assert (log.recorder.proposed, log.recorder.accepted) == (2 * 3 + 2 * 5, 9)
-    assert log.recorder.reached == [3, 2, 2, 1, 1]

@@ -18,7 +18,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tests.cpu_sglang.environment_builder import (
@@ -36,7 +36,15 @@ from tests.cpu_sglang.environment_builder import (
 )
 from tests.cpu_sglang.releases import DEFAULT, Release, find
 
-__all__ = ["Environment", "EnvironmentBroken", "cache_folder", "ensure", "main", "verify"]
+__all__ = [
+    "Environment",
+    "EnvironmentBroken",
+    "cache_folder",
+    "ensure",
+    "main",
+    "verify",
+    "with_ray",
+]
 
 STANDIN = Path(__file__).resolve().parent / "standin"
 OLDEST_PYTHON = (3, 11)
@@ -124,6 +132,18 @@ def ensure(version: str = DEFAULT) -> Environment:
             write_whole(checked, now)
             report(f"sglang {version}: ready")
     return environment
+
+
+def with_ray(environment: Environment) -> Environment:
+    """Return `environment`, which `ensure` gave, with Ray laid over it; built if it isn't there.
+
+    A part of its own, since only the tests of Ray need it (250 MB). Raises EnvironmentBroken.
+    """
+    cache = cache_folder()
+    folder = cache / "overlays/extras/ray"
+    with exclusive(cache) as lock:
+        Builder(cache, lock).overlay(folder, locked_requirements("ray"))
+    return replace(environment, overlays=(*environment.overlays, folder))
 
 
 # Both print one JSON line; the cheap one reads what an import would find, without torch (0.2 s).

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
@@ -12,30 +14,35 @@ from typing import Any
 
 import torch
 
+from sglang_eagle3_patch.acceptance.trace_reader import Trace, read_trace
 from sglang_eagle3_patch.engine import selfreport
 from tests.cpu_sglang import environments, releases, server
 from tests.cpu_sglang.environments import Environment
 from tests.cpu_sglang.pair import forms
 from tests.cpu_sglang.pair.outlook import Outlook
 from tests.patches import trees
-from tests.server import other_drafts
+from tests.server import other_drafts, ray_node
 
 PROMPTS = 4
 OUTLOOK = Outlook.shipped()
 ON = {server.VARIABLE: "1"}
 STATUS_DIR = f"{server.VARIABLE}_STATUS_DIR"
+TRACED = {f"{server.VARIABLE}_TRACE": "{folder}/trace.jsonl"}
 # glibc fills fresh memory with the complement of this byte: 12.08 as float32. Without it a weight
 # that was never loaded can happen to hold something useful.
 POISONED = {"MALLOC_PERTURB_": "190"}
+# Under our launcher, for what hooks do where the doctor would not let a server start.
+NO_PREFLIGHT = ("--eagle3-no-preflight",)
 
 Checkpoint = tuple[forms.Tensors, dict[str, Any]]
 
 
 @dataclass(frozen=True)
 class ServerCase:
-    """One server: its draft (written anew for each), how it is started, what it is told."""
+    """One server: its draft (written anew for each, or a folder as it is), how it is started,
+    what it is told."""
 
-    draft: Callable[[], Checkpoint] | None = None
+    draft: Callable[[], Checkpoint] | Path | None = None
     release: str = releases.DEFAULT
     algorithm: str | None = "EAGLE3"
     launcher: str = server.STOCK
@@ -45,7 +52,11 @@ class ServerCase:
     draft_tokens: int = 4
     tree: bool = False  # from source that the release's patch files were applied to
     ask_status: bool = False  # by `sglang-eagle3 status --server`, while it runs
+    ray: bool = False  # its schedulers are actors of a Ray node that was there before
+    converted: Sequence[str] | None = None  # by `sglang-eagle3 convert`, with these arguments
     engine: bool = False  # sgl.Engine in a script instead of a server; tells its own arguments
+    # Instead of the usual prompts; gets the folder, which variables can name as `{folder}`.
+    asks: Callable[[server.Server, Path], Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -55,9 +66,11 @@ class Outcome:
     served: server.Served | None
     log: str
     at_once: server.Served | None = None  # the same prompts again, as one batch
-    reports: tuple[dict[str, Any], ...] = ()  # of its processes, while it ran
+    reports: tuple[dict[str, Any], ...] = ()  # of its processes, while it ran or before it died
     status: dict[str, Any] = field(default_factory=dict)  # what `sglang-eagle3 status` told
     exit_status: int | None = None  # of a server that ended before it was ready
+    told: Any = None  # what the case's own questions gave
+    trace: Trace | None = None  # of a server that writes one
 
     @property
     def histogram(self) -> list[int]:
@@ -114,16 +127,20 @@ CASES: dict[str, ServerCase] = {
     "plugin-b": ServerCase(forms.founding, variables=ON, ask_status=True),
     "plugin-c": ServerCase(forms.speculators, variables={**ON, **POISONED}),
     "plugin-d": ServerCase(forms.native, algorithm="EAGLE", launcher=server.OURS),
-    "plugin-nbr": ServerCase(forms.speculators_norm_before_residual, launcher=server.OURS),
+    "plugin-nbr": ServerCase(forms.SAVED_BY_SPECULATORS, launcher=server.OURS),
     "plugin-nbr-off": ServerCase(
-        forms.speculators_norm_before_residual,
+        forms.SAVED_BY_SPECULATORS,
         launcher=server.OURS,
         variables={server.VARIABLE: "-draft-forward"},
     ),
     "stock-no-k": ServerCase(without("midlayer.self_attn.k_proj.weight"), variables=POISONED),
     "plugin-no-k": ServerCase(
-        without("midlayer.self_attn.k_proj.weight"), launcher=server.OURS, variables=POISONED
+        without("midlayer.self_attn.k_proj.weight"),
+        launcher=server.OURS,
+        variables=POISONED,
+        arguments=NO_PREFLIGHT,
     ),
+    "refused-no-k": ServerCase(without("midlayer.self_attn.k_proj.weight"), launcher=server.OURS),
     "plugin-tree": ServerCase(forms.founding, variables=ON, topk=2, draft_tokens=6),
     "plugin-dummy": ServerCase(
         forms.native, launcher=server.OURS, arguments=("--load-format", "dummy")
@@ -155,27 +172,44 @@ CASES |= {
     "0.5.9 plugin-d": ServerCase(
         forms.native, release="0.5.9", algorithm="EAGLE", launcher=server.OURS
     ),
+    "0.5.9 refused-no-k": ServerCase(
+        without("midlayer.self_attn.k_proj.weight"), release="0.5.9", launcher=server.OURS
+    ),
     "0.5.9 plugin-nbr": ServerCase(
-        forms.speculators_norm_before_residual, release="0.5.9", launcher=server.OURS
+        forms.SAVED_BY_SPECULATORS, release="0.5.9", launcher=server.OURS
     ),
 }
 
-# The same repairs as patches of the source, without the plugin but for one.
+# The same repairs as patches of the source, without the plugin but for one: the rows of the demo,
+# and drafts trained as speculators does by default.
+
+
+@dataclass(frozen=True)
+class TreeDraft:
+    """A draft served from patched source. `outlook`: under which name torch predicts it."""
+
+    build: Callable[[], Checkpoint]
+    algorithm: str = "EAGLE3"
+    outlook: str = "trained"
+
+
+TREE_DRAFTS = {
+    "a": TreeDraft(forms.native),
+    "b": TreeDraft(forms.founding),
+    "c": TreeDraft(forms.speculators),
+    "d": TreeDraft(forms.native, algorithm="EAGLE"),
+    "nbr": TreeDraft(forms.speculators_weak, outlook="weak"),
+    "mla": TreeDraft(forms.mla_weak, outlook="mla_weak"),
+}
 CASES |= {
-    f"{release} tree-{letter}": ServerCase(draft, release, algorithm, tree=True)
-    for release, letter, draft, algorithm in [
-        ("0.5.23", "c", forms.speculators, "EAGLE3"),
-        ("0.5.23", "d", forms.native, "EAGLE"),
-        ("0.5.9", "a", forms.native, "EAGLE3"),
-        ("0.5.9", "b", forms.founding, "EAGLE3"),
-        ("0.5.9", "c", forms.speculators, "EAGLE3"),
-        ("0.5.9", "d", forms.native, "EAGLE"),
-    ]
+    f"{release} tree-{name}": ServerCase(draft.build, release, draft.algorithm, tree=True)
+    for release in releases.RELEASES
+    for name, draft in TREE_DRAFTS.items()
 }
 CASES |= {
     "0.5.23 tree-no-k": ServerCase(without("midlayer.self_attn.k_proj.weight"), tree=True),
     "0.5.23 tree-dummy": ServerCase(forms.native, tree=True, arguments=("--load-format", "dummy")),
-    "0.5.23 tree-plugin": ServerCase(forms.speculators, tree=True, variables=ON),
+    "0.5.23 tree-plugin": ServerCase(forms.speculators_weak, tree=True, variables=ON),
 }
 
 # Other speculation, stock and with the plugin. SGLang serves DFLASH on a CPU up to 0.5.15.post1,
@@ -184,6 +218,7 @@ CASES |= {
     f"{how}-{name}": ServerCase(draft, release, algorithm, launcher, arguments=arguments)
     for name, draft, release, algorithm, arguments in [
         ("standalone", other_drafts.standalone, releases.DEFAULT, "STANDALONE", ()),
+        ("mtp", other_drafts.deepseek_mtp, releases.DEFAULT, "NEXTN", ()),
         ("dflash", other_drafts.dflash, "0.5.15.post1", "DFLASH", ("--dtype", "bfloat16")),
     ]
     for how, launcher in [("stock", server.STOCK), ("plugin", server.OURS)]
@@ -200,7 +235,7 @@ CASES |= {
         release,
         launcher=server.OURS,
         arguments=TWO_RANKS,
-        variables=TWO_RANKS_VARIABLES,
+        variables={**TWO_RANKS_VARIABLES, **TRACED},
     )
     for name, release in [("two-ranks", releases.DEFAULT), ("0.5.9 two-ranks", "0.5.9")]
 }
@@ -208,7 +243,7 @@ CASES |= {
     "two-ranks no-k": ServerCase(
         without("midlayer.self_attn.k_proj.weight"),
         launcher=server.OURS,
-        arguments=TWO_RANKS,
+        arguments=(*TWO_RANKS, *NO_PREFLIGHT),
         variables=TWO_RANKS_VARIABLES,
     ),
 }
@@ -216,10 +251,20 @@ CASES |= {
 # Other processes than the three of a plain server.
 CASES |= {
     "two-replicas": ServerCase(
-        forms.native, launcher=server.OURS, variables=TWO_RANKS_VARIABLES, arguments=("--dp", "2")
+        forms.native,
+        launcher=server.OURS,
+        variables={**TWO_RANKS_VARIABLES, **TRACED},
+        arguments=("--dp", "2"),
     ),
     "two-tokenizers": ServerCase(
         forms.native, launcher=server.OURS, arguments=("--tokenizer-worker-num", "2")
+    ),
+}
+
+# Schedulers as Ray actors, one for each rank.
+CASES |= {
+    "ray": ServerCase(
+        forms.speculators, variables=ON, arguments=("--use-ray", *TWO_RANKS), ray=True
     ),
 }
 
@@ -232,7 +277,50 @@ CASES |= {
         f"{release} plugin-mla-weak": ServerCase(forms.mla_weak, release, launcher=server.OURS)
         for release in MLA_RELEASES
     },
+    "0.5.12.post1 v1 plugin-mla-weak": ServerCase(
+        forms.mla_weak,
+        "0.5.12.post1",
+        launcher=server.OURS,
+        arguments=("--disable-overlap-schedule",),
+    ),
 }
+
+
+# What the converter writes for stock SGLang. Kimi's class can't capture at 0.5.9: with that mended
+# alone, the draft whose names are dropped there ("0.5.9 partial-b") is served converted.
+FOR_THE_TARGET = ("--target", str(forms.TARGET))
+CASES |= {
+    "converted": ServerCase(forms.speculators, converted=FOR_THE_TARGET),
+    "converted-mla": ServerCase(forms.mla, converted=FOR_THE_TARGET),
+    "0.5.9 converted": ServerCase(
+        forms.founding,
+        "0.5.9",
+        variables={**KIMI_CAPTURE_ALONE, **POISONED},
+        converted=("--flag", "norm_before_residual=false"),
+    ),
+}
+
+
+def draft_folder(case: ServerCase, folder: Path) -> Path:
+    """Return the folder of the draft that the server of `case` below `folder` is given."""
+    if isinstance(case.draft, Path):
+        return case.draft
+    return folder / ("draft" if case.converted is None else "converted")
+
+
+def convert(case: ServerCase, environment: Environment, folder: Path) -> Path:
+    """Have the command line convert the draft for the case's release."""
+    out = draft_folder(case, folder)
+    command = [environment.python.with_name("sglang-eagle3"), "convert", folder / "draft", out]
+    finished = subprocess.run(
+        [*command, "--sglang-version", case.release, "--verify", *(case.converted or ())],
+        env=server.process_variables(environment, {}),
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert finished.returncode == 0, finished.stdout + finished.stderr
+    return out
 
 
 def serve(case: ServerCase, folder: Path) -> Outcome:
@@ -240,7 +328,11 @@ def serve(case: ServerCase, folder: Path) -> Outcome:
     environment = environments.ensure(case.release)
     if case.tree:
         environment = trees.patched_once(environment, folder.parent / "trees")
-    draft = forms.write(folder / "draft", *case.draft()) if case.draft else None
+    draft = case.draft
+    if callable(draft):
+        draft = forms.write(folder / "draft", *draft())
+    if case.converted is not None:
+        draft = convert(case, environment, folder)
     if case.engine:
         assert draft is not None
         return ask_engine(case, environment, draft, folder)
@@ -254,26 +346,44 @@ def serve(case: ServerCase, folder: Path) -> Outcome:
         arguments += ["--speculative-algorithm", case.algorithm]
         arguments += ["--speculative-num-draft-tokens", "4"]
     prompts = OUTLOOK.prompts[:PROMPTS]
-    with server.start(
-        environment,
-        folder / "server.log",
-        arguments,
-        launcher=case.launcher,
-        variables={STATUS_DIR: str(folder / "status"), **case.variables},
-    ) as running:
+    with contextlib.ExitStack() as stack:
+        own = {k: v.replace("{folder}", str(folder)) for k, v in case.variables.items()}
+        variables = {STATUS_DIR: str(folder / "status"), **own}
+        if case.ray:
+            environment = environments.with_ray(environment)
+            node = ray_node.running(environment, folder / "ray.log")
+            variables |= stack.enter_context(node)
+        running = stack.enter_context(
+            server.start(
+                environment,
+                folder / "server.log",
+                arguments,
+                launcher=case.launcher,
+                variables=variables,
+            )
+        )
         try:
             running.wait_until_ready()
         except server.ServerDied as died:
-            return Outcome(None, died.log, exit_status=died.status)
+            reports = tuple(selfreport.read_all(folder / "status"))
+            return Outcome(None, died.log, reports=reports, exit_status=died.status)
+        if case.asks is not None:
+            return Outcome(None, running.log, told=case.asks(running, folder))
         served = running.generate(prompts, OUTLOOK.new_tokens)
         at_once = running.generate_at_once(prompts, OUTLOOK.new_tokens)
         running.settle()
         reports = tuple(selfreport.read_all(folder / "status"))
         status = ask_status(environment, running) if case.ask_status else {}
-        return Outcome(served, running.log, at_once, reports, status)
+        trace = None
+        if TRACED.items() <= case.variables.items():
+            time.sleep(1)  # it is a second behind, at most
+            trace = read_trace([folder / "trace.jsonl"])
+        return Outcome(served, running.log, at_once, reports, status, trace=trace)
 
 
-def ask_status(environment: Environment, running: server.Server) -> dict[str, Any]:
+def ask_status(
+    environment: Environment, running: server.Server, exit_status: int = 0
+) -> dict[str, Any]:
     """Return what the command line tells of a running server."""
     command = [environment.python.with_name("sglang-eagle3"), "status", "--json"]
     finished = subprocess.run(
@@ -283,7 +393,7 @@ def ask_status(environment: Environment, running: server.Server) -> dict[str, An
         text=True,
         timeout=60,
     )
-    assert finished.returncode == 0, finished.stdout + finished.stderr
+    assert finished.returncode == exit_status, finished.stdout + finished.stderr
     told: dict[str, Any] = json.loads(finished.stdout)
     return told
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.server.cases import CASES, Outcome, serve
+from tests.server.cases import CASES, Outcome, draft_folder, serve
 
 AT_ONCE = 2
 
@@ -31,11 +31,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 class Outcomes:
     """Outcomes by case name; asking for one waits until it is there."""
 
-    def __init__(self, futures: Mapping[str, Future[Outcome]]) -> None:
-        self._futures = futures
+    def __init__(self, futures: Mapping[str, Future[Outcome]], folder: Path) -> None:
+        self._futures, self._folder = futures, folder
 
     def __getitem__(self, name: str) -> Outcome:
         return self._futures[name].result()
+
+    def draft(self, name: str) -> Path:
+        """Return the folder of the draft that a case was given, which is there once it was."""
+        self[name]
+        return draft_folder(CASES[name], folder_of(name, self._folder))
+
+
+def folder_of(name: str, folder: Path) -> Path:
+    """Return where a case's server is started."""
+    return folder / name.replace(" ", "-")
 
 
 @pytest.fixture(scope="session")
@@ -53,9 +63,7 @@ def outcomes(
     folder: Path = tmp_path_factory.mktemp("servers")
     with ThreadPoolExecutor(AT_ONCE) as pool:
         yield Outcomes(
-            {
-                name: pool.submit(serve, CASES[name], folder / name.replace(" ", "-"))
-                for name in named
-            }
+            {name: pool.submit(serve, CASES[name], folder_of(name, folder)) for name in named},
+            folder,
         )
         pool.shutdown(wait=True, cancel_futures=True)

@@ -27,7 +27,7 @@ _NAMES_DROPPED = ("0.5.10", "0.5.10.post1", "0.5.11")
 # SGLang's own CPU backend computes something else there, the text included.
 _TEXT_WRONG = ("0.5.16", "0.5.17", "0.5.18")
 # What is left of a release's ways once draft-positions is in.
-_PATCHED = {"positions_ahead_counted_twice": "counted_twice", "positions_ahead": "plain"}
+PATCHED = {"positions_ahead_counted_twice": "counted_twice", "positions_ahead": "plain"}
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Cell:
         """The histograms that torch predicts, None where there is nothing to predict."""
         quirk = releases.find(self.release).quirks[self.worker]
         if self.what == "patched":
-            return OUTLOOK.histograms("weak", _PATCHED.get(quirk, quirk), PROMPTS)
+            return OUTLOOK.histograms("weak", PATCHED.get(quirk, quirk), PROMPTS)
         known = (*_NO_CAPTURE, *_NAMES_DROPPED, *_TEXT_WRONG)
         if self.what == "layers" and self.release not in known:
             return OUTLOOK.histograms("weak_norm_before_residual_ignored", quirk, PROMPTS)
@@ -169,6 +169,6 @@ def support_table() -> list[str]:
                 f"| {release.version} | {worker} | {stock} | "
                 f"{shown(release.version, worker, 'layers')} | "
                 f"{shown(release.version, worker, 'patched')} | "
-                f"{OUTLOOK.accept_length('weak', _PATCHED.get(quirk, quirk), PROMPTS):.3f} |"
+                f"{OUTLOOK.accept_length('weak', PATCHED.get(quirk, quirk), PROMPTS):.3f} |"
             )
     return rows

@@ -3,6 +3,7 @@ served the same with and without the plugin."""
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import torch
@@ -32,6 +33,27 @@ def standalone() -> tuple[forms.Tensors, dict[str, Any]]:
     config = {**forms.sglang_config(), "architectures": ["LlamaForCausalLM"]}
     del config["draft_vocab_size"]
     return tensors, config
+
+
+def deepseek_mtp() -> tuple[forms.Tensors, dict[str, Any]]:
+    """The multi-token prediction layer of a DeepSeek checkpoint, one past the target's layers.
+
+    The target's last layer once more, after a projection that passes the embedding on.
+    """
+    target = load_file(forms.TARGET / "model.safetensors")
+    config = json.loads((forms.TARGET / "config.json").read_text())["text_config"]
+    last = f"language_model.model.layers.{config['num_hidden_layers'] - 1}."
+    layer = {name.removeprefix(last): value for name, value in target.items() if last in name}
+    ones = torch.ones(SHAPE.hidden)
+    layer |= {
+        "eh_proj.weight": torch.cat([torch.eye(SHAPE.hidden), torch.zeros(2 * [SHAPE.hidden])], 1),
+        "enorm.weight": ones,
+        "hnorm.weight": ones.clone(),
+        "shared_head.norm.weight": target["language_model.model.norm.weight"],
+    }
+    past_the_last = f"model.layers.{config['num_hidden_layers']}."
+    tensors = {past_the_last + name: value for name, value in layer.items()}
+    return tensors, {**config, "num_nextn_predict_layers": 1}
 
 
 def dflash() -> tuple[forms.Tensors, dict[str, Any]]:

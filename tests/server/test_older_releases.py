@@ -78,7 +78,6 @@ def test_every_verify_step_of_the_first_worker_is_told(outcomes: Outcomes) -> No
     assert 1 <= requests_steps - 2 * sum(outcome.histogram) <= 3
     accepted_in_all = sum(sum(accepted) for accepted in steps)
     told_by_sglang = 2 * sum(n * count for n, count in enumerate(outcome.histogram))
-    # This worker's list ends the last step of a request at the request's last token; the
-    # histogram does not. Nine requests, each with at most three drafts beyond its end or its own.
-    assert abs(accepted_in_all - told_by_sglang) <= 9 * 3
+    # What is more is the warm-up request's, of three drafts a step.
+    assert 0 <= accepted_in_all - told_by_sglang <= 3 * 3
     assert max(int(match[2]) for match in LINE.finditer(outcome.log)) == 4

@@ -26,7 +26,8 @@ def test_the_reference_is_transformers_own_text(outcomes: Outcomes) -> None:
 
 
 # plugin-c runs on poisoned memory: it does no harm to a draft that is whole.
-# plugin-nbr is the second drafter, trained as speculators does by default.
+# plugin-nbr is the second drafter, trained as speculators does by default, and its folder is
+# what the library's own `save_pretrained` left: without d2t, with the target's embedding.
 REPAIRED = ["plugin-a", "plugin-b", "plugin-c", "plugin-d", "plugin-nbr"]
 FROM_SPECULATORS = ("plugin-c", "plugin-nbr")
 
@@ -56,7 +57,8 @@ class TestRepaired:
         assert at_once.texts == OUTLOOK.texts[:PROMPTS]
 
     def test_every_tensor_is_accounted_for(self, outcomes: Outcomes, case: str) -> None:
-        tensors = 15 if case in FROM_SPECULATORS else 14  # speculators keeps the target's embedding
+        # speculators keeps the target's embedding, and no d2t beside a whole vocabulary.
+        tensors = 15 if case == "plugin-c" else 14
         told = f"draft-weights: all {tensors} tensors of the draft loaded"
         assert outcomes[case].log.count(told) == 1
 

@@ -41,9 +41,11 @@ cannot_compile = pytest.mark.skipif(
 @pytest.mark.parametrize(
     "algorithm",
     [
-        # An EAGLE-1 draft under NEXTN goes through the same workers; so does a STANDALONE draft,
-        # which is a model of its own. DFLASH has an fc over captured states, NGRAM no draft model.
+        # An EAGLE-1 draft under NEXTN goes through the same workers; so does the MTP layer of a
+        # DeepSeek, for which the name was made, and a STANDALONE draft, which is a model of its
+        # own. DFLASH has an fc over captured states, NGRAM no draft model.
         pytest.param("nextn", marks=pytest.mark.serves("stock-nextn", "plugin-nextn")),
+        pytest.param("mtp", marks=pytest.mark.serves("stock-mtp", "plugin-mtp")),
         pytest.param(
             "standalone", marks=pytest.mark.serves("stock-standalone", "plugin-standalone")
         ),
@@ -60,3 +62,10 @@ def test_other_speculation(outcomes: Outcomes, algorithm: str) -> None:
     assert plugin.served.histograms == stock.served.histograms
     assert plugin.served.texts == stock.served.texts == OUTLOOK.texts[:PROMPTS]
     assert told_by_patches(plugin.log) == []
+
+
+@pytest.mark.serves("plugin-mtp")
+def test_a_deepseek_layer_is_what_drafted(outcomes: Outcomes) -> None:
+    outcome = outcomes["plugin-mtp"]
+    assert "type=DeepseekV3ForCausalLMNextN" in outcome.log
+    assert any(accepted for accepted in outcome.histogram[1:])

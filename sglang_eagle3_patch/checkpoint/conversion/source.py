@@ -21,6 +21,8 @@ from sglang_eagle3_patch.checkpoint.header import (
 PIECE = 8 << 20
 """Bytes that are held in memory at a time."""
 
+# Of half a million tokens.
+_LARGEST_MAP = 4_000_000
 # Little-endian bytes of 1.0.
 _ONE = {"BF16": b"\x80\x3f", "F16": b"\x00\x3c", "F32": b"\x00\x00\x80\x3f"}
 _INTEGERS = {"I8": "b", "U8": "B", "BOOL": "B", "I16": "h", "I32": "i", "I64": "q"}
@@ -85,13 +87,18 @@ class Stored:
     def integers(self) -> list[int]:
         """Return the values of a tensor of integers.
 
-        Raises `CheckpointUnreadable` for another dtype.
+        Raises `CheckpointUnreadable` for another dtype, and for more than a vocabulary has.
         """
         code = _INTEGERS.get(self.header.dtype)
         if code is None:
             raise CheckpointUnreadable(
                 f"{self.file}: {self.name} is {self.header.dtype}, and should hold integers. "
                 "Fix: take it from the trainer anew."
+            )
+        if self.header.size > _LARGEST_MAP:
+            raise CheckpointUnreadable(
+                f"{self.file}: {self.name} has {self.header.size} bytes, more than a map of any "
+                "vocabulary. Fix: take it from the trainer anew."
             )
         values = array(code, b"".join(self.pieces()))
         if sys.byteorder == "big":

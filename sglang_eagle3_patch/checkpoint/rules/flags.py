@@ -130,26 +130,25 @@ def norm_output(case: Case) -> Answer:
 
 @rule("E3-flags-norm-output-meaning", "error")
 def norm_output_meaning(case: Case) -> Answer:
-    """`norm_output` means another thing to the draft's trainer than to SGLang.
+    """`norm_output` may mean another thing to the draft's trainer than to SGLang.
 
-    Cause: SpecForge switches the norm before the head by it and never norms what recurs. SGLang
-    norms what recurs.
+    Cause: until September 2026 SpecForge switched the norm before the head by it and never normed
+    what recurs; since then it means what recurs, as in SGLang. The file does not tell its date.
 
-    Remedy: serve it with the plugin, which goes by who wrote the draft, or drop the key.
+    Remedy: say what recurs: write `return_hidden_post_norm` into `eagle_config`, and drop the key.
     """
-    stated = stated_flag(case.draft.config, "norm_output")
-    if not stated or stated_flag(case.draft.config, "return_hidden_post_norm") is not None:
-        return OK
-    meaning, served = case.draft.producer.norm_output, case.stock_computes("norm_output")
-    if meaning == "head" and served:
+    stated, meaning = _norm_output_alone(case), case.draft.producer.norm_output
+    if stated is not None and meaning == "head":
         return wrong(
-            f"norm_output is true, by which {case.draft.producer.name} norms before the head, and "
-            "SGLang what recurs",
-            mended_by(case, "draft-forward", "drop norm_output from its config.json"),
-            stock="degraded",
-            plugin="serves",
+            f"norm_output is {str(stated).lower()}, by which {case.draft.producer.name} meant the "
+            "norm before the head until September 2026, and what recurs since",
+            "write return_hidden_post_norm: true or false, as it was trained, into its "
+            "eagle_config, and drop norm_output",
+            stock="unknown",
+            plugin="refuses",
+            norm_output=stated,
         )
-    if meaning == "unknown":
+    if stated and meaning == "unknown":
         return unknown(
             "norm_output is true, which means the norm before the head to SpecForge and what "
             "recurs to others; who wrote this draft can't be told",
@@ -158,16 +157,22 @@ def norm_output_meaning(case: Case) -> Answer:
     return OK
 
 
+def _norm_output_alone(case: Case) -> bool | None:
+    """What `norm_output` is where nothing else says what recurs; else None."""
+    if stated_flag(case.draft.config, "return_hidden_post_norm") is not None:
+        return None
+    return stated_flag(case.draft.config, "norm_output")
+
+
 @rule("E3-flags-no-last-norm", "error")
 def no_last_norm(case: Case) -> Answer:
     """The draft was trained without a norm before its head.
 
-    Cause: `norm_output: false` of SpecForge, or `use_last_layernorm: false` of ModelOpt. SGLang
-    always norms there.
+    Cause: `use_last_layernorm: false` of ModelOpt. SGLang always norms there.
 
     Remedy: none: serve a draft that was trained with it.
     """
-    if case.draft.flags.norm_before_head is not False:
+    if stated_flag(case.draft.config, "use_last_layernorm") is not False:
         return OK
     return wrong(
         "the draft was trained without the norm before its head, which SGLang always computes",

@@ -194,8 +194,8 @@ def rope_maybe_untrained(case: Case) -> Answer:
 def mrope(case: Case) -> Answer:
     """The draft has positions of three kinds, and the target plain ones.
 
-    Cause: `mrope_section` of a draft for a vision model, served with a text model: the positions
-    that it asks for are not there.
+    Cause: `mrope_section` of a draft for a vision model, served with a text model. The three
+    positions are the same then, which is plain rope; but the draft was trained for another target.
 
     Remedy: give the target that the draft was trained for.
     """
@@ -208,6 +208,8 @@ def mrope(case: Case) -> Answer:
     return unknown(
         f"the draft has an mrope_section, and {case.target.name} has none",
         "give the target that it was trained for",
+        stock="serves",
+        plugin="serves",
     )
 
 

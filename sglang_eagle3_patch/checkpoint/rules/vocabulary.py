@@ -15,6 +15,8 @@ from sglang_eagle3_patch.checkpoint.rules.answers import (
 from sglang_eagle3_patch.checkpoint.rules.case import Case
 
 _INTEGERS = ("I64", "I32", "I16", "I8", "U8")
+# Floats that hold every token id exactly; SGLang looks ids up in them and rounds nothing.
+_EXACT_FLOATS = ("F32", "F64")
 
 
 @rule("E3-vocab-map-missing", "error")
@@ -45,7 +47,8 @@ def map_missing(case: Case) -> Answer:
 def map_shape(case: Case) -> Answer:
     """`d2t` is not one integer for each token of the draft.
 
-    Cause: a map of another draft, or one that was saved as floats.
+    Cause: a map of another draft, or one that was saved as floats. Stock SGLang computes with
+    floats as they are, which is right only while they are exact.
 
     Remedy: take `d2t` from the trainer anew.
     """
@@ -54,10 +57,11 @@ def map_shape(case: Case) -> Answer:
         return OK
     if header.shape == (draft,) and header.dtype in _INTEGERS:
         return OK
+    exact = header.shape == (draft,) and header.dtype in _EXACT_FLOATS
     return wrong(
         f"d2t is {header.dtype} {list(header.shape)}, and the draft knows {draft} tokens",
         "take d2t from the trainer anew, as integers",
-        stock="degraded",
+        stock="serves" if exact else "degraded",
         plugin="refuses",
         dtype=header.dtype,
         shape=list(header.shape),
@@ -69,8 +73,8 @@ def _checked_map(case: Case) -> vocab_map.VocabMap | None:
     """What the values of `d2t` are, by the plugin's own check; None where they aren't at hand."""
     if case.values is None or case.values.d2t is None:
         return None
-    _, vocab = case.vocabularies
-    if vocab is None:
+    header, (_, vocab) = case.draft.tensors.get("d2t"), case.vocabularies
+    if vocab is None or header is None or header.dtype not in _INTEGERS:
         return None
     d2t, marks = case.values.d2t, case.values.t2d
     if marks is not None and (len(marks) != vocab or sum(marks) != len(d2t)):

@@ -13,6 +13,10 @@ from typing import Any
 Shape = tuple[int, ...]
 # What every draft has of a module; scales and packed forms belong to its quantisation.
 WEIGHT_LEAVES = ("weight", "bias")
+# Of a quantised weight: the forms in which it comes, and what it must be multiplied by.
+PACKED_LEAVES = ("qweight", "weight_packed")
+SCALE_LEAVES = ("scales", "weight_scale", "weight_scale_inv", "weight_scale_2")
+BY_QUANTISATION = "its quantisation decides"
 
 
 @dataclass(frozen=True)
@@ -54,11 +58,11 @@ def expected_tensors(draft: Any) -> dict[str, Expected]:
     for name, parameter in draft.named_parameters():
         path, _, leaf = name.rpartition(".")
         padded = (heads_padded and ".self_attn." in name) or (mlp_padded and ".mlp." in name)
-        own_business = leaf not in WEIGHT_LEAVES and _is_quantised(modules[path])
+        own_business = leaf not in (*WEIGHT_LEAVES, *PACKED_LEAVES) and _is_quantised(modules[path])
         for tensor, expected in _of_parameter(modules, path, leaf, parameter, padded):
             optional = _may_be_missing(draft, tensor)
             if own_business and not optional:
-                optional = "its quantisation decides"
+                optional = BY_QUANTISATION
             wanted[tensor] = Expected(expected.shape, name, expected.shard, optional)
     vocab, draft_vocab = draft.config.vocab_size, getattr(draft.config, "draft_vocab_size", None)
     if draft_vocab is not None:

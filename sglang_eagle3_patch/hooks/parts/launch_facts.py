@@ -1,7 +1,9 @@
-"""What this process was started with, remembered for messages: host-side words only."""
+"""What is known of this process's draft, remembered for messages: host-side words only."""
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -12,6 +14,9 @@ class LaunchFacts:
 
     algorithm: str | None = None
     captured_layers: tuple[int, ...] | None = None
+    layers_from: str | None = None  # what named the captured layers
+    draft_weights: str | None = None  # how the draft's weights were accounted for
+    acceptance_alarm: str | None = None  # what is wrong while the alarm is on
 
     def as_data(self) -> dict[str, Any]:
         """Return what is known, as JSON holds it."""
@@ -19,6 +24,18 @@ class LaunchFacts:
 
 
 facts = LaunchFacts()
+_listeners: list[Callable[[], None]] = []
+
+
+def when_changed(listener: Callable[[], None]) -> None:
+    """Have `listener` called, in a thread of its own, when a fact changes while serving."""
+    _listeners.append(listener)
+
+
+def changed() -> None:
+    """Tell the listeners; returns at once."""
+    for listener in _listeners:
+        threading.Thread(target=listener, daemon=True).start()
 
 
 def speculative_algorithm() -> str:

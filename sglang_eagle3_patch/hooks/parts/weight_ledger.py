@@ -10,6 +10,9 @@ from typing import Any
 
 from sglang_eagle3_patch.checkpoint.layouts import NOT_WEIGHTS, canonical_name
 from sglang_eagle3_patch.hooks.parts.expected_tensors import (
+    BY_QUANTISATION,
+    PACKED_LEAVES,
+    SCALE_LEAVES,
     WEIGHT_LEAVES,
     Expected,
     inner_model,
@@ -34,6 +37,7 @@ class WeightLedger:
     misshapen: dict[str, str] = field(default_factory=dict)  # canonical name -> both shapes
     filled: set[tuple[str, Any]] = field(default_factory=set)
     kept_back: list[str] = field(default_factory=list)  # a draft's alone, in foreign company
+    packed: set[str] = field(default_factory=set)  # modules whose weight came quantised
 
     @classmethod
     def for_draft(cls, draft: Any, wanted: dict[str, Expected]) -> WeightLedger:
@@ -61,6 +65,9 @@ class WeightLedger:
 
     def _pass_on_one(self, name: str, canonical: str, tensor: Any) -> Iterator[tuple[str, Any]]:
         expected = self.wanted.get(canonical)
+        module, _, leaf = canonical.rpartition(".")
+        if leaf in ("weight", *PACKED_LEAVES) and _is_packed(tensor):
+            self.packed.add(module)
         if expected is None and NOT_WEIGHTS.search(canonical):
             return
         if expected is None and self._belongs_to_quantisation(canonical):
@@ -120,8 +127,16 @@ class WeightLedger:
         return [
             f"{name} {list(expected.shape) if expected.shape else ''}".rstrip()
             for name, expected in self.wanted.items()
-            if name not in self.seen and not expected.optional
+            if name not in self.seen and not self._may_be_missing(name, expected)
         ]
+
+    def _may_be_missing(self, name: str, expected: Expected) -> bool:
+        module, _, leaf = name.rpartition(".")
+        # A method that quantises while loading makes its own scales; of weights that come
+        # quantised nobody else knows them.
+        if expected.optional == BY_QUANTISATION and leaf in SCALE_LEAVES:
+            return module not in self.packed
+        return bool(expected.optional)
 
     def dropped(self) -> list[str]:
         """Return what was handed to the class and reached no parameter of it."""
@@ -160,8 +175,10 @@ class WeightLedger:
                     parameter.weight_loader = own
 
     def _belongs_to_quantisation(self, canonical: str) -> bool:
-        # Which scales and packed forms a method takes is its own affair, and it checks them.
-        return self.quantised and canonical.rpartition(".")[2] not in (*WEIGHT_LEAVES, "d2t")
+        # What else a method takes is its own affair. A weight's scale is not: what the class has
+        # no place for it drops, and serves the weight without it.
+        leaf = canonical.rpartition(".")[2]
+        return self.quantised and leaf not in (*WEIGHT_LEAVES, *SCALE_LEAVES, "d2t")
 
     def _noting(self, name: str, loader: Any) -> Any:
         def note_and_load(parameter: Any, tensor: Any, *shard: Any, **kwargs: Any) -> Any:
@@ -175,3 +192,8 @@ class WeightLedger:
         if self.uses_midlayer and canonical.startswith("layers.0."):
             return "midlayer." + canonical.removeprefix("layers.0.")
         return canonical
+
+
+def _is_packed(tensor: Any) -> bool:
+    """Whether the numbers are quantised ones: integers, or floats of a byte."""
+    return not tensor.dtype.is_floating_point or tensor.dtype.itemsize == 1

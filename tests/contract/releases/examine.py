@@ -5,6 +5,7 @@ Run by `run.examine`, with the stand-in's variables and none of the plugin's.
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import json
 import tempfile
@@ -26,7 +27,7 @@ from sglang_eagle3_patch.parity.compare import compare_steps, random_inputs
 from sglang_eagle3_patch.parity.sglang_draft import SglangDraft, become_rank, make_batch
 from sglang_eagle3_patch.reference import ReferenceDraft
 from tests.contract import drafts
-from tests.contract.releases import fidelity
+from tests.contract.releases import doctor_observed, fidelity
 from tests.cpu_sglang.pair import forms
 
 STEPS = 3
@@ -86,13 +87,17 @@ def main() -> None:
             "kimi": attempt(examine_kimi),
             "fidelity": attempt(fidelity.measure, Path(folder) / "fidelity"),
             "scale_of_fc": attempt(fidelity.scale_of_fc, Path(folder) / "scale"),
+            "doctor": {"plugin": attempt(doctor_observed.observe, Path(folder), "plugin")},
         }
         sglang_eagle3_patch.deactivate()
         found["stock"] = attempt(fidelity.measure_stock, Path(folder) / "stock")
+        found["doctor"]["stock"] = attempt(doctor_observed.observe, Path(folder), "stock")
     print(json.dumps(found))
 
 
 def attempt(part: Callable[..., dict[str, Any]], *arguments: Any) -> dict[str, Any]:
+    # SGLang collects garbage for each draft, for a second where all its models are imported.
+    gc.freeze()
     try:
         return part(*arguments)
     except Exception:  # noqa: BLE001 - the other parts are still to be told

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from sglang_eagle3_patch.checkpoint.config import from_speculators, is_speculators
 from sglang_eagle3_patch.errors import DraftError
@@ -62,9 +61,9 @@ def as_stock_wants_it(cell: Cell) -> Cell:
 def _measure_one(cell: Cell, folder: Path) -> dict[str, Any]:
     forms.write(folder, cell.tensors, cell.config)
     try:
-        logits = _serve(cell, folder)
+        logits = loaded(cell, folder).forward(*cell.inputs, golden.STEPS)
     except Exception as error:  # noqa: BLE001 - SGLang raises anything over a draft it can't serve
-        return {"outcome": REFUSED + _reason(error, folder), "delta": None}
+        return {"outcome": REFUSED + reason(error, folder), "delta": None}
     if cell.wanted is None:
         return {"outcome": OTHER, "delta": None}
     steps = compare_steps([step[list(cell.rows)] for step in logits], cell.wanted)
@@ -76,18 +75,22 @@ def _measure_one(cell: Cell, folder: Path) -> dict[str, Any]:
     }
 
 
-def _serve(cell: Cell, folder: Path) -> list[Tensor]:
+def loaded(cell: Cell, folder: Path) -> SglangDraft:
+    """Return the draft of `folder`, which is the cell's, with the target's tensors lent.
+
+    Raises whatever SGLang or the plugin raises over it.
+    """
     draft = SglangDraft(folder)
     with torch.no_grad():
         for name, parameter in draft.model.named_parameters():
             # What is built as ones stays: a norm that nothing fills would be served with them.
             if parameter.dim() > 1 or name.endswith("bias"):
                 parameter.fill_(12.0)
-    draft.load(draft_tensors(folder), *cell.lent)
-    return draft.forward(*cell.inputs, golden.STEPS)
+    return draft.load(draft_tensors(folder), *cell.lent)
 
 
-def _reason(error: Exception, folder: Path) -> str:
+def reason(error: Exception, folder: Path) -> str:
+    """Return in one line who refused the draft of `folder`, and why."""
     if isinstance(error, DraftError):
         said = f"{error.patch}: {error.problem}"
     elif isinstance(error, DraftClassMissing):

@@ -48,7 +48,7 @@ class Cell:
     judge: str
     rows: tuple[int, ...] = EVERY_ROW
     inputs: tuple[Tensor, Tensor] = field(default_factory=golden.inputs)
-    lent: tuple[Tensor, Tensor] = field(default_factory=lambda: _targets_own())
+    lent: tuple[Tensor, Tensor] = field(default_factory=lambda: targets_own())
 
     @property
     def layout(self) -> str:
@@ -62,9 +62,10 @@ class Cell:
         return f"{self.producer} | {self.layout} | {self.flags}"
 
 
-def _targets_own() -> tuple[Tensor, Tensor]:
+def targets_own() -> tuple[Tensor, Tensor]:
+    """Return embedding and head `[V, H]` of the target that the golden files are of."""
     embedding = load_file(golden.FOLDER / "shared.safetensors")["embed_tokens.weight"].float()
-    return embedding, _random((golden.VOCAB, golden.HIDDEN), 1)
+    return embedding, random_weights((golden.VOCAB, golden.HIDDEN), 1)
 
 
 def cells() -> list[Cell]:
@@ -78,10 +79,13 @@ def cells() -> list[Cell]:
     ]
 
 
+_IN_WORDS = {"specforge": "SpecForge", "modelopt": "ModelOpt"}
+
+
 def _golden(case: golden.Case) -> Cell:
-    library = case.library.partition("-")[0].replace("specforge", "SpecForge")
+    library = case.library.partition("-")[0]
     return Cell(
-        f"{library} {golden.version(case.library)}",
+        f"{_IN_WORDS.get(library, library)} {golden.version(case.library)}",
         case.name,
         case.config,
         case.tensors(),
@@ -113,12 +117,12 @@ def _renamed() -> Iterable[Cell]:
     unstated = {key: value for key, value in normed.config.items() if key != "fc_norm"}
     yield replace(normed, flags="fc_norm, which its config leaves out", config=unstated)
     linear = {"rope_type": "linear", "factor": 4.0, "rope_theta": golden.THETA}
-    biased = {**plain.tensors, "fc.bias": _random((golden.HIDDEN,), 3)}
+    biased = {**plain.tensors, "fc.bias": random_weights((golden.HIDDEN,), 3)}
     for said, config, tensors in (
         ("rope_type: linear", {**plain.config, "rope_parameters": linear}, plain.tensors),
         ("bias: true, with fc.bias", {**plain.config, "bias": True}, biased),
     ):
-        wanted = _reference(config, tensors, {})
+        wanted = reference(config, tensors, {})
         yield Cell(plain.producer, said, config, tensors, wanted, REFERENCE)
     partial = {**plain.config["rope_parameters"], "partial_rotary_factor": 0.5}
     yield replace(
@@ -149,7 +153,7 @@ def _half_rotated(cell: Cell) -> list[Tensor]:
         return value.unflatten(0, (-1, golden.HEAD_DIM))[:, order].flatten(0, 1)
 
     tensors = {name: reordered(name, value) for name, value in cell.tensors.items()}
-    draft = ReferenceDraft.from_spec(_spec(cell.config, tensors), tensors)
+    draft = ReferenceDraft.from_spec(spec_of(cell.config, tensors), tensors)
     turns = golden.THETA ** (-torch.arange(0, half, 2) / half)
     draft._frequencies = torch.cat([turns, torch.zeros(quarter)])
     return draft.forward(*golden.inputs(), golden.STEPS)
@@ -163,13 +167,13 @@ _KNOWN_CLASSES = ({producers.SGLANG}, {"Eagle3DeepseekV2ForCausalLM"}, {producer
 def _producers() -> Iterable[Cell]:
     for name, (_, config, headers) in producers.WRITTEN.items():
         config, headers = _completed(name, config, headers)
-        tensors = _filled(headers)
-        spec = _spec(config, tensors)
+        tensors = filled(headers)
+        spec = spec_of(config, tensors)
         told = {**dict.fromkeys(spec.flags.unstated, False), **_TOLD.get(name, {})}
         wanted = None
         # Without d2t no draft id means a target id.
         if "lm_head.weight" not in spec.tensors or spec.has_d2t or not _is_pruned(tensors):
-            wanted = _reference(config, tensors, told)
+            wanted = reference(config, tensors, told)
         judge = NOBODY if wanted is None else REFERENCE
         cell = Cell(name, "as written", config, tensors, wanted, judge)
         yield cell
@@ -214,12 +218,12 @@ def _mla_flags() -> Iterable[Cell]:
             said,
             config,
             tensors,
-            _reference(config, tensors, {}, inputs),
+            reference(config, tensors, {}, inputs),
             REFERENCE,
             inputs=inputs,
             lent=(
                 tensors["embed_tokens.weight"],
-                _random(tuple(tensors["lm_head.weight"].shape), 1),
+                random_weights(tuple(tensors["lm_head.weight"].shape), 1),
             ),
         )
 
@@ -252,7 +256,7 @@ def _beyond_the_layer() -> Iterable[Cell]:
     for said, changes in _OTHER_FUNCTIONS.items():
         yield replace(plain, flags=said, config={**plain.config, **changes})
     for tensor, shape in _OTHER_TENSORS.items():
-        tensors = {**plain.tensors, tensor: _random(shape, 2)}
+        tensors = {**plain.tensors, tensor: random_weights(shape, 2)}
         yield replace(plain, flags=f"a tensor {tensor}", tensors=tensors)
     theirs = _case("speculators")
     plain = replace(plain, tensors=theirs.tensors)
@@ -265,7 +269,7 @@ def _beyond_the_layer() -> Iterable[Cell]:
     )
 
 
-def _filled(headers: Mapping[str, TensorHeader]) -> Tensors:
+def filled(headers: Mapping[str, TensorHeader]) -> Tensors:
     """Return tensors for the headers: the golden files' weights, random where they have none."""
     shared = load_file(golden.FOLDER / "shared.safetensors")
     tensors = {}
@@ -273,11 +277,12 @@ def _filled(headers: Mapping[str, TensorHeader]) -> Tensors:
         known = canonical_name(name).replace("layers.1.hidden_norm", "layers.1.input_layernorm")
         value = shared.get(known)
         fits = value is not None and tuple(value.shape) == header.shape
-        tensors[name] = value if fits else _random(header.shape, 100 + number)
+        tensors[name] = value if fits else random_weights(header.shape, 100 + number)
     return tensors
 
 
-def _random(shape: tuple[int, ...], seed: int) -> Tensor:
+def random_weights(shape: tuple[int, ...], seed: int) -> Tensor:
+    """Return seeded weights: vectors about 1, matrices that keep the scale of what they take."""
     noise = torch.randn(shape, generator=torch.Generator().manual_seed(seed))
     return 1 + 0.3 * noise if len(shape) == 1 else noise / shape[-1] ** 0.5
 
@@ -286,18 +291,21 @@ def _is_pruned(tensors: Tensors) -> bool:
     return tensors["lm_head.weight"].shape[0] < golden.VOCAB
 
 
-def _spec(config: Config, tensors: Tensors) -> DraftSpec:
+def spec_of(config: Config, tensors: Tensors) -> DraftSpec:
+    """Return what the package makes of a draft."""
     headers = {name: TensorHeader("F32", tuple(value.shape)) for name, value in tensors.items()}
     return DraftSpec.of(config, headers)
 
 
-def _reference(
+def reference(
     config: Config,
     tensors: Tensors,
     told: Mapping[str, bool],
     inputs: tuple[Tensor, Tensor] | None = None,
+    lent: tuple[Tensor, Tensor] | None = None,
 ) -> list[Tensor]:
-    spec = _spec(config, tensors)
+    """Return the logits of the plain torch reference, which is `told` what the spec leaves open."""
+    spec = spec_of(config, tensors)
     flags = replace(spec.flags, **told)
-    draft = ReferenceDraft.from_spec(spec, tensors, *_targets_own(), flags=flags)
+    draft = ReferenceDraft.from_spec(spec, tensors, *(lent or targets_own()), flags=flags)
     return draft.forward(*(inputs or golden.inputs()), golden.STEPS)

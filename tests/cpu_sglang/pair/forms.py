@@ -20,6 +20,8 @@ from tests.cpu_sglang.pair.mla_drafter import MLAShape
 
 ASSETS = Path(__file__).parent / "assets"
 TARGET = ASSETS / "target"
+SAVED_BY_SPECULATORS = ASSETS / "saved_by_speculators"
+"""The second drafter as the library itself saves it: `tests/oracles/save_norm_before_residual`."""
 Tensors = dict[str, Tensor]
 
 
@@ -169,9 +171,9 @@ def speculators() -> tuple[Tensors, dict[str, Any]]:
 
 
 def speculators_norm_before_residual() -> tuple[Tensors, dict[str, Any]]:
-    """The second drafter, trained as speculators trains by default."""
-    tensors = rename_layer(drafter_weights("drafter_norm_before_residual"))
-    return _with_embedding(tensors), speculators_config(True)
+    """What `SAVED_BY_SPECULATORS` holds, trained as speculators trains by default."""
+    config = json.loads((SAVED_BY_SPECULATORS / "config.json").read_text())
+    return load_file(SAVED_BY_SPECULATORS / "model.safetensors"), config
 
 
 def speculators_weak() -> tuple[Tensors, dict[str, Any]]:

@@ -24,9 +24,10 @@ from sglang_eagle3_patch.checkpoint.header import (
     read_folder,
     read_header,
 )
-from sglang_eagle3_patch.checkpoint.json_file import LONGEST_CONFIG
+from sglang_eagle3_patch.checkpoint.json_file import LONGEST_CONFIG, printable
 from sglang_eagle3_patch.checkpoint.locate import local_folder
 from sglang_eagle3_patch.checkpoint.spec import DraftSpec
+from sglang_eagle3_patch.commands.doctor_inputs import CannotJudge, find_draft, find_target
 
 LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n"
 
@@ -62,6 +63,9 @@ HEADERS: dict[str, tuple[bytes, str]] = {
     "a float without end": (packed(b'{"a": 1e999}'), "too large a number"),
     "an integer without end": (packed(b'{"a": ' + b"9" * 5000 + b"}"), "5000 digits"),
     "deep nesting": (packed(b"[" * 200_000), "nests too deeply"),
+    "a name of two lines": (packed({"a\nb": entry(0, 8)}), r"'a\\nb' is no name of a tensor"),
+    "a name that steers a terminal": (packed({"a\x1b[2J": entry(0, 8)}), "is no name of a tensor"),
+    "half a character": (packed({"a\ud800": entry(0, 8)}), "no proper JSON"),
     "an entry that is none": (packed({"a": 3}), "header of a is broken"),
     "no offsets": (packed({"a": {"dtype": "U8", "shape": [8]}}), "header of a is broken"),
     "three offsets": (
@@ -168,6 +172,7 @@ CONFIGS: dict[str, tuple[bytes, str]] = {
     "infinity": (b'{"rope_theta": Infinity}', "Infinity is no JSON number"),
     "an integer without end": (b'{"rope_theta": 1' + b"0" * 400 + b"}", "401 digits"),
     "no UTF-8": (b'{"a": "\xff"}', "no proper JSON"),
+    "half a character": (b'{"a": "\\ud800"}', "no proper JSON"),
     "deep nesting": (b'{"a":' * 100_000, "nests too deeply"),
     "a Git LFS pointer": (LFS, "git lfs pull"),
     "architectures as a number": (b'{"architectures": 5}', "architectures is no list of names"),
@@ -249,6 +254,9 @@ def not_root() -> Any:
 @pytest.mark.parametrize("name", ["a" * 5000, "a\0b", "x/" * 3000, "\ud800"])
 def test_names_that_are_no_paths_are_not_local(name: str) -> None:
     assert local_folder(name) is None
+    for find in (find_draft, find_target):
+        with pytest.raises(CannotJudge):
+            find(name)
 
 
 JSON = st.recursive(
@@ -330,3 +338,26 @@ def test_a_header_is_read_only_if_its_tensors_fill_the_file(
         assert len(read_header(file)) == len(tensors)
     else:
         refusal(lambda: read_header(file), file)
+
+
+def test_an_index_of_more_files_than_any(tmp_path: Path) -> None:
+    """Each would be asked for before the first one is found to be missing."""
+    weight_map = {str(number): str(number) for number in range(10_001)}
+    (tmp_path / INDEX).write_text(json.dumps({"weight_map": weight_map}))
+    assert "names 10001 files" in refusal(lambda: read_folder(tmp_path), tmp_path / INDEX)
+
+
+@pytest.mark.parametrize("text", ["a\nb\x1b[2J\u202e\ud800", "é 漢"])
+def test_what_strangers_wrote_is_printed_in_one_line(text: str) -> None:
+    line = printable(text)
+    assert line.isprintable()
+    assert (line == text) == text.isprintable()
+
+
+def test_a_whole_model_is_no_draft(tmp_path: Path) -> None:
+    """Every rule looks through all tensors: a target given as the draft took minutes."""
+    (tmp_path / "config.json").write_text("{}")
+    header = {str(number): entry(0, 0) for number in range(20_001)}
+    (tmp_path / "model.safetensors").write_bytes(packed(header, b""))
+    text = refusal(lambda: DraftSpec.read(tmp_path), tmp_path)
+    assert "20001 tensors: a whole model, no draft" in text

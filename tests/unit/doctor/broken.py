@@ -216,7 +216,7 @@ BROKEN: dict[str, Row] = {
         values=SmallValues(vectors=NORMS),
     ),
     "E3-vocab-map-shape": row(
-        "degraded", "refuses", config(), tensors(d2t=TensorHeader("F32", (DRAFT_VOCAB,)))
+        "serves", "refuses", config(), tensors(d2t=TensorHeader("F32", (DRAFT_VOCAB,)))
     ),
     "E3-vocab-map-absolute": row(
         "degraded",
@@ -277,8 +277,8 @@ BROKEN: dict[str, Row] = {
         eagle(return_hidden_post_norm=True),
         drafts.top("embed_tokens.weight", "t2d") | drafts.layer("midlayer."),
     ),
-    "E3-flags-norm-output-meaning": row("degraded", "serves", config(norm_output=True)),
-    "E3-flags-no-last-norm": row("degraded", "refuses", config(norm_output=False)),
+    "E3-flags-norm-output-meaning": row("unknown", "refuses", config(norm_output=True)),
+    "E3-flags-no-last-norm": row("degraded", "refuses", eagle(use_last_layernorm=False)),
     "E3-flags-double-norm": row(
         "degraded",
         "serves",
@@ -301,7 +301,12 @@ BROKEN: dict[str, Row] = {
         config(),
         tensors(**{"midlayer.self_attn.q_proj.bias": floats(64)}),
     ),
-    "E3-flags-mlp-bias": row("degraded", "refuses", config(mlp_bias=True)),
+    "E3-flags-mlp-bias": row(
+        "degraded",
+        "refuses",
+        config(mlp_bias=True),
+        tensors(**{"midlayer.mlp.down_proj.bias": floats(H)}),
+    ),
     "E3-flags-fc-bias": row("degraded", "refuses", config(), tensors(**{"fc.bias": floats(H)})),
     "E3-flags-eagle-config": row("degraded", "refuses", eagle(eh_proj_before_attn=True)),
     "E3-flags-states-unused": row("degraded", "serves", eagle(use_aux_hidden_state=False)),
@@ -390,8 +395,8 @@ BROKEN: dict[str, Row] = {
     ),
     "E3-rope-maybe-untrained": row("serves", "serves", config(rope_theta=1e6), status="unknown"),
     "E3-rope-mrope": row(
-        "unknown",
-        "unknown",
+        "serves",
+        "serves",
         config(rope_scaling={"rope_type": "default", "mrope_section": [2, 3, 3]}),
         status="unknown",
     ),

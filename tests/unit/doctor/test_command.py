@@ -240,12 +240,12 @@ class TestHub:
         )
         asked: list[str] = []
 
-        def download(repository: str, file: str) -> str:
+        def download(repository: str, file: str, revision: str | None) -> str:
             asked.append(file)
             return str(place / "draft" / file)
 
         monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
-        monkeypatch.setattr(huggingface_hub, "get_safetensors_metadata", lambda _: metadata)
+        monkeypatch.setattr(huggingface_hub, "get_safetensors_metadata", lambda *_, **__: metadata)
         found = doctor.judge("org/elsewhere", "target", "0.5.23", [])
         assert asked == ["config.json"]
         assert found.plugin.outcome == "serves"

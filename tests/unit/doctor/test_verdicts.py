@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sglang_eagle3_patch.checkpoint.config import from_speculators, is_speculators
+from sglang_eagle3_patch.checkpoint.header import TensorHeader
 from sglang_eagle3_patch.checkpoint.rules import Judgement, judge_case
 from sglang_eagle3_patch.checkpoint.rules.launching import COMPUTATION, STRUCTURE
 from sglang_eagle3_patch.hooks import draft_config, embed_head, load_paths
@@ -14,6 +15,7 @@ from tests.unit.doctor.cases import KIMI, NEWEST, OLDEST, TARGET, case, config, 
 # Producers' files that nothing can serve as they are, and the rules that say why.
 NOT_SERVED = {
     "SafeAILab": {"E3-config-architecture"},
+    "SpecForge": {"E3-flags-norm-output-meaning"},
     "AngelSlim": {"E3-config-architecture"},
     "NeMo Automodel": {"E3-config-architecture"},
     "ModelOpt Megatron, two layers": {"E3-config-architecture"},
@@ -149,3 +151,22 @@ def test_a_draft_that_takes_no_states_needs_no_fc() -> None:
     assert "E3-names-missing" not in told
     told = {f.id for f in judge_case(case(config(), without)).told}
     assert told == {"E3-names-missing"}
+
+
+@pytest.mark.parametrize("dtype", ["F16", "BF16"])
+def test_a_map_of_short_floats_is_another_map(dtype: str) -> None:
+    header = TensorHeader(dtype, (drafts.DRAFT_VOCAB,))
+    found = judge_case(case(NATIVE[0], tensors(d2t=header)))
+    assert (found.stock.outcome, found.plugin.outcome) == ("degraded", "refuses")
+
+
+@pytest.mark.parametrize("stated", [False, True])
+def test_what_recurs_is_said_by_its_own_key_alone(stated: bool) -> None:
+    config_of = {"norm_before_residual": False}
+    doubtful = judge_case(case(config(**config_of, norm_output=stated), tensors()))
+    assert (doubtful.stock.outcome, doubtful.plugin.outcome) == ("unknown", "refuses")
+    said = {"eagle_config": {"return_hidden_post_norm": stated}}
+    found = judge_case(case(config(**config_of, **said), tensors()))
+    # SGLang's class does not read that key.
+    assert found.stock.outcome == ("degraded" if stated else "serves")
+    assert found.plugin.outcome == "serves"

@@ -1,0 +1,141 @@
+"""What SGLang's scheduler knows on the host of one verify step, under the names of each release.
+
+Which requests took part, and what each accepted, is what SGLang itself counts of them, so that the
+sums are those of its `meta_info`. Since spec v2 a result has a list of accepted drafts, and a
+request took part if SGLang's own counter of its verify steps went up: under overlap a step is also
+computed for requests that have just finished or were retracted. The v1 worker ends requests inside
+the step, and its list ends a request's last step at the last token; there the request's own sum
+of accepted drafts, which doesn't, tells.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import compress
+from typing import Any
+
+# Accepted drafts of each request, without the bonus token: since 0.5.12, at 0.5.11, before. From
+# 0.5.16 on the last one holds something else, which is why the order matters.
+_ACCEPTED = (
+    "num_correct_drafts_per_req_cpu",
+    "num_accepted_drafts_per_req_cpu",
+    "accept_length_per_req_cpu",
+)
+# A request's sum of them, under the v1 worker: the same releases.
+_ACCEPTED_IN_ALL = ("spec_num_correct_drafts", "spec_accepted_drafts", "spec_accepted_tokens")
+_COUNTED = "_eagle3_patch_accepted"  # on a request: how much of that sum was recorded
+
+
+@dataclass(slots=True)  # frozen ones take three times as long to make
+class VerifyStep:
+    """One verify step of a batch; `accepted` drafts of each request, without the bonus token.
+
+    `draft_tokens` were verified for each, of which at most `depth` could be accepted: less only
+    where topk > 1 makes a tree of them. `requests` are their ids, if they were asked for; `goes_on`
+    says that a request of the batch is still running.
+    """
+
+    accepted: Sequence[int]
+    draft_tokens: int
+    depth: int
+    requests: Sequence[str] | None
+    goes_on: bool
+
+
+def began(scheduler: Any, batch: Any) -> list[int]:
+    """Return the verify steps of each request before this one, -1 for requests that are over.
+
+    Empty when the batch is not EAGLE-3's, or another rank records.
+    """
+    if not batch.spec_algorithm.is_eagle3() or not _logs_statistics(scheduler):
+        return []
+    return [-1 if request.finished() else request.spec_verify_ct for request in batch.reqs]
+
+
+class VerifyReader:
+    """Reads verify steps of one process, in their order."""
+
+    def __init__(self) -> None:
+        self._draft_tokens: int | None = None  # in use by the v1 worker from the last step on
+
+    def launch(self, scheduler: Any, batch: Any) -> dict[str, Any]:
+        """Return what a trace tells of the start: SGLang's version, and the settings in use."""
+        worker = _worker(scheduler)
+        return {
+            "sglang": str(getattr(sys.modules.get("sglang"), "__version__", "unknown")),
+            "algorithm": batch.spec_algorithm.name,
+            "num_steps": worker.speculative_num_steps,
+            "topk": worker.topk,
+            "draft_tokens": worker.speculative_num_draft_tokens,
+        }
+
+    def read(
+        self, scheduler: Any, batch: Any, result: Any, before: Sequence[int], *, named: bool
+    ) -> VerifyStep | None:
+        """Return the step that was just processed; None when no request took part in it.
+
+        `before` is what `began` returned; `named` asks for the ids of the requests.
+        """
+        worker, requests = _worker(scheduler), batch.reqs
+        if getattr(result, "accept_lens", None) is None:
+            took_part: Sequence[Any] = requests
+            accepted: Sequence[int] = [_newly_accepted(request) for request in requests]
+        else:
+            counted = [
+                -1 < verified < request.spec_verify_ct
+                for request, verified in zip(requests, before, strict=True)
+            ]
+            took_part = list(compress(requests, counted))
+            accepted = list(compress(_first(result, _ACCEPTED), counted))
+        verified_tokens = self._verified_tokens(worker, result)
+        if not took_part:
+            return None
+        draft_tokens = verified_tokens - 1
+        return VerifyStep(
+            accepted=accepted,
+            draft_tokens=draft_tokens,
+            depth=draft_tokens
+            if worker.topk == 1
+            else min(draft_tokens, worker.speculative_num_steps),
+            requests=[request.rid for request in took_part] if named else None,
+            goes_on=any(not request.finished() for request in requests),
+        )
+
+    def _verified_tokens(self, worker: Any, result: Any) -> int:
+        """Tokens each request verified in the step, the bonus token's included.
+
+        A result tells since 0.5.12's spec v2. Before, only the v1 worker changes it, at the end of
+        a step, so that what is in use then is what the next step will have used.
+        """
+        told = getattr(result, "speculative_num_draft_tokens", None)
+        if told is not None:
+            return int(told)
+        in_use = int(worker.speculative_num_draft_tokens)
+        used, self._draft_tokens = self._draft_tokens or in_use, in_use
+        return used
+
+
+def _newly_accepted(request: Any) -> int:
+    """Drafts accepted since this was last asked of a request of the v1 worker."""
+    total = _first(request, _ACCEPTED_IN_ALL)
+    newly = total - getattr(request, _COUNTED, 0)
+    setattr(request, _COUNTED, total)
+    return int(newly)
+
+
+def _worker(scheduler: Any) -> Any:
+    return scheduler.draft_worker or scheduler.model_worker
+
+
+def _logs_statistics(scheduler: Any) -> bool:
+    reporter = getattr(scheduler, "metrics_reporter", None)
+    if reporter is not None:
+        return bool(reporter.is_stats_logging_rank)
+    return bool(scheduler.attn_tp_rank == 0)
+
+
+def _first(thing: Any, names: Sequence[str]) -> Any:
+    """The first attribute of these names that is there and not None."""
+    return next(value for name in names if (value := getattr(thing, name, None)) is not None)
