@@ -214,6 +214,19 @@ class TestProposed:
         assert launch_facts.facts.acceptance_alarm is None
         assert [proposed for _, _, proposed in traced(log)] == [3, 1, 0, 0, 0]
 
+    def test_adaptive_steps_are_counted_as_they_were_drafted(self, log: Path) -> None:
+        """`--speculative-adaptive` changes the number of drafts between steps, down to none."""
+        both = Request("a"), Request("b")
+        for tokens, counts in [(4, [3, 1]), (6, [5, 0]), (1, [0, 0])]:
+            result = result_of(counts)
+            result.speculative_num_draft_tokens = tokens
+            accepted = dict(zip(both, counts, strict=True))
+            step(scheduler_of(), batch_of(*both), result, accepted)
+        assert acceptance._log is not None
+        recorder = acceptance._log.recorder
+        assert (recorder.proposed, recorder.accepted) == (2 * 3 + 2 * 5, 9)
+        assert recorder.reached == [3, 2, 2, 1, 1]
+
     def test_the_v1_worker_has_changed_its_by_the_time_a_step_is_processed(self, log: Path) -> None:
         scheduler, request = scheduler_of(), Request("a")
         result = GenerationBatchResult(logits_output=DeviceTensor())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,9 +13,11 @@ import pytest
 import torch
 
 from sglang_eagle3_patch.errors import DraftError
+from sglang_eagle3_patch.hooks import draft_weights
 from sglang_eagle3_patch.hooks.parts.expected_tensors import expected_tensors
 from tests.contract.conftest import DraftFactory
 from tests.contract.drafts import Tensors, drop, mla_config, mla_tensors, prefixed, unfilled
+from tests.contract.test_load_paths import loaded
 from tests.cpu_sglang.pair import forms
 from tests.cpu_sglang.pair.drafter import DrafterShape
 
@@ -140,3 +143,65 @@ def test_shapes_of_the_pair_are_those_of_the_drafter() -> None:
     # The fixtures above rely on them.
     shape = DrafterShape()
     assert (shape.hidden, shape.vocab, shape.aux) == (128, 320, 3)
+
+
+def quantised() -> tuple[forms.Tensors, dict[str, Any]]:
+    """The pair's draft in fp8 with a scale for each row, as a checkpoint of `w8a8_fp8` holds it."""
+    tensors, config = forms.founding()
+    for name in [name for name in tensors if name.endswith("_proj.weight")]:
+        weight = tensors[name].float()
+        scale = weight.abs().amax(1, keepdim=True) / 448
+        tensors[name] = (weight / scale).to(torch.float8_e4m3fn)
+        tensors[f"{name}_scale"] = scale
+    return tensors, {**config, "quantization_config": {"quant_method": "w8a8_fp8"}}
+
+
+class TestQuantisedCheckpoint:
+    """Of the methods of quantised checkpoints, the one whose linears this CPU can build."""
+
+    OUT = "layers.0.self_attn.o_proj"
+
+    def rounded_by(self, draft: Any) -> float:
+        linear = draft.model.layers[0].self_attn.o_proj
+        served = linear.weight.float().t() * linear.weight_scale
+        trained = forms.drafter_weights()["midlayer.self_attn.o_proj.weight"].float()
+        return float((served - trained).norm() / trained.norm())
+
+    def load(self, folder: Path, checkpoint: tuple[forms.Tensors, dict[str, Any]]) -> Any:
+        return loaded(forms.write(folder, *checkpoint), "auto", "w8a8_fp8")
+
+    @pytest.mark.usefixtures("plugin")
+    def test_it_loads_whole(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+        caplog.set_level("INFO")
+        assert 0.01 < self.rounded_by(self.load(tmp_path, quantised())) < 0.1
+        assert "all 21 tensors of the draft loaded" in caplog.text
+
+    @pytest.mark.usefixtures("plugin")
+    @pytest.mark.parametrize("part", ["o_proj", "k_proj"])
+    def test_a_scale_that_is_missing_is_refused(self, tmp_path: Path, part: str) -> None:
+        tensors, config = quantised()
+        del tensors[f"layers.0.self_attn.{part}.weight_scale"]
+        with pytest.raises(DraftError, match=rf"1 missing: layers.0.self_attn.{part}.weight_scale"):
+            self.load(tmp_path, (tensors, config))
+
+    @pytest.mark.usefixtures("plugin")
+    def test_a_scale_that_nothing_takes_is_refused(self, tmp_path: Path) -> None:
+        tensors, config = quantised()
+        scale = tensors.pop(f"{self.OUT}.weight_scale")
+        tensors[f"{self.OUT}.weight_scale_inv"] = scale
+        with pytest.raises(DraftError, match=r"not used: layers.0.self_attn.o_proj.weight_scale_i"):
+            self.load(tmp_path, (tensors, config))
+
+    @pytest.mark.usefixtures("rank")
+    def test_stock_serves_what_the_memory_held(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        # `loaded` goes through the hook behind the load, which finds nothing accounted for.
+        monkeypatch.setattr(draft_weights, "refuse_unaccounted", lambda *_: None)
+        tensors, config = quantised()
+        del tensors[f"{self.OUT}.weight_scale"]
+        torch.use_deterministic_algorithms(True, warn_only=True)  # fresh memory is NaN
+        try:
+            assert math.isnan(self.rounded_by(self.load(tmp_path, (tensors, config))))
+        finally:
+            torch.use_deterministic_algorithms(False)
