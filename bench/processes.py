@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,15 +44,12 @@ def in_turn(
     Each round runs every command once, another one first each time, so that a busy machine slows
     all of them. Raises RuntimeError when one fails.
     """
-    order = list(commands)
-    runs: dict[str, list[Usage]] = {name: [] for name in order}
-    for number in range(-_WARM_UPS, rounds):
-        order.append(order.pop(0))
-        for name in order:
-            usage = run(commands[name])
-            after(name)
-            if number >= 0:
-                runs[name].append(usage)
+    runs: dict[str, list[Usage]] = {name: [] for name in commands}
+    for name, counts in turns(list(commands), rounds, _WARM_UPS):
+        usage = run(commands[name])
+        after(name)
+        if counts:
+            runs[name].append(usage)
     return {
         name: Summary(
             median_s=statistics.median(usage.seconds for usage in usages),
@@ -63,6 +60,16 @@ def in_turn(
         )
         for name, usages in runs.items()
     }
+
+
+def turns(names: Sequence[str], rounds: int, warm_ups: int) -> Iterator[tuple[str, bool]]:
+    """Yield each name once a round, another one first each time, and whether it counts: the rounds
+    before the first are warm-ups."""
+    order = list(names)
+    for number in range(-warm_ups, rounds):
+        order.append(order.pop(0))
+        for name in order:
+            yield name, number >= 0
 
 
 def run(command: list[str]) -> Usage:

@@ -21,6 +21,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from bench.processes import turns
 from tests.startup.wheels import build_wheel, make_venv, python_of, unpack
 
 VARIABLE = "SGLANG_EAGLE3_PATCH"
@@ -85,16 +86,13 @@ def measure(cases: dict[str, tuple[Path, dict[str, str]]], starts: int) -> dict[
     Each round starts every case once, another one first each time. Raises
     `subprocess.CalledProcessError` when a start fails.
     """
-    order = list(cases)
-    times: dict[str, list[float]] = {case: [] for case in order}
-    for number in range(-_WARM_UPS, starts):
-        order.append(order.pop(0))
-        for case in order:
-            python, environment = cases[case]
-            begun = time.perf_counter()
-            subprocess.run([str(python), "-c", "pass"], env=environment, check=True)
-            if number >= 0:
-                times[case].append((time.perf_counter() - begun) * 1000)
+    times: dict[str, list[float]] = {case: [] for case in cases}
+    for case, counts in turns(list(cases), starts, _WARM_UPS):
+        python, environment = cases[case]
+        begun = time.perf_counter()
+        subprocess.run([str(python), "-c", "pass"], env=environment, check=True)
+        if counts:
+            times[case].append((time.perf_counter() - begun) * 1000)
     return times
 
 

@@ -11,7 +11,9 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
-DEAD = 0.05  # drafts accepted per verify step: an accept length of 1.05
+# At or below it speculation does nothing but cost time.
+DEAD_LENGTH = 1.05
+DEAD = 0.05  # the same in drafts accepted per verify step
 ALIVE = 0.10  # where the alarm ends, so that it does not flicker
 COLLAPSED, RECOVERED = 0.5, 0.75  # of the drafts accepted per verify step before
 _BLOCKS, _BLOCKS_BEFORE = 5, 10

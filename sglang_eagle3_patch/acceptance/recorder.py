@@ -7,16 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 
-@dataclass
-class Recorder:
-    """Counts since the process started. `verifies` counts requests' verify steps, so a batch of
-    eight adds eight; `histogram[k]` of them accepted k drafts, the bonus token not counted."""
+@dataclass(slots=True)
+class Tally:
+    """Sums over verify steps: `verifies` counts requests' steps, a batch of eight adds eight."""
 
     steps: int = 0
     verifies: int = 0
     proposed: int = 0
     accepted: int = 0
-    histogram: Counter[int] = field(default_factory=Counter)
 
     def add(self, accepted: Sequence[int], proposed_each: int) -> None:
         """Count one verify step of a batch: accepted drafts of each request, without the bonus.
@@ -28,6 +26,35 @@ class Recorder:
         self.verifies += len(accepted)
         self.proposed += proposed_each * len(accepted)
         self.accepted += sum(accepted)
+
+    def merge(self, other: Tally) -> None:
+        """Count what another tally has counted."""
+        self.steps += other.steps
+        self.verifies += other.verifies
+        self.proposed += other.proposed
+        self.accepted += other.accepted
+
+    @property
+    def accept_length(self) -> float:
+        """Mean tokens per verify step, the bonus token included; 0 before the first."""
+        return (self.accepted + self.verifies) / self.verifies if self.verifies else 0.0
+
+    @property
+    def accept_rate(self) -> float:
+        """Accepted drafts / proposed drafts; 0 before the first."""
+        return self.accepted / self.proposed if self.proposed else 0.0
+
+
+@dataclass(slots=True)
+class Recorder(Tally):
+    """Counts since the process started; `histogram[k]` of the requests' verify steps accepted k
+    drafts, the bonus token not counted."""
+
+    histogram: Counter[int] = field(default_factory=Counter)
+
+    def add(self, accepted: Sequence[int], proposed_each: int) -> None:
+        """Count one verify step of a batch, as a tally does, and by accepted drafts."""
+        Tally.add(self, accepted, proposed_each)
         for count in set(accepted):
             self.histogram[count] += accepted.count(count)
 
@@ -59,16 +86,6 @@ class Recorder:
             beyond -= self.histogram[position]
             reached.append(beyond)
         return reached
-
-    @property
-    def accept_length(self) -> float:
-        """Mean tokens per verify step, the bonus token included; 0 before the first."""
-        return (self.accepted + self.verifies) / self.verifies if self.verifies else 0.0
-
-    @property
-    def accept_rate(self) -> float:
-        """Accepted drafts / proposed drafts; 0 before the first."""
-        return self.accepted / self.proposed if self.proposed else 0.0
 
     @property
     def rate_by_position(self) -> list[float]:

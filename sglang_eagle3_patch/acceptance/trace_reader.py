@@ -23,23 +23,26 @@ FORMAT = 1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Start:
-    """The first line of a process's part, and the same again in each part after a rotation.
+class Launch:
+    """What runs, and how. `num_steps`, `topk` and `draft_tokens` are SGLang's settings of that
+    name. With `--speculative-adaptive` they are what the first step left in use; a step's
+    `proposed` tells what it used."""
 
-    `num_steps`, `topk` and `draft_tokens` are SGLang's settings of that name. With
-    `--speculative-adaptive` they are what the first step left in use; a step's `proposed` tells
-    what it used.
-    """
-
-    time: float  # Unix seconds at which the process began to record
-    pid: int
-    rank: int  # data-parallel; 0 without
     sglang: str
     plugin: str
     algorithm: str
     num_steps: int | None
     topk: int | None
     draft_tokens: int | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Start(Launch):
+    """The first line of a process's part, and the same again in each part after a rotation."""
+
+    time: float  # Unix seconds at which the process began to record
+    pid: int
+    rank: int  # data-parallel; 0 without
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

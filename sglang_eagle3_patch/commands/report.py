@@ -7,7 +7,6 @@ import json
 import math
 import os
 import sys
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
@@ -16,6 +15,7 @@ from sglang_eagle3_patch import __version__
 from sglang_eagle3_patch.acceptance.report.aggregate import Aggregate, aggregate
 from sglang_eagle3_patch.acceptance.report.summary import Report, summarise
 from sglang_eagle3_patch.acceptance.trace_reader import FORMAT, read_records, trace_files
+from sglang_eagle3_patch.whole_file import replacing
 
 
 class CannotReport(ValueError):
@@ -137,21 +137,13 @@ def _write_picture(report: Report, stream: IO[bytes]) -> None:
 
 
 def _write_whole(file: Path, report: Report, write: Callable[[Report, IO[bytes]], None]) -> None:
-    """Write a file, or leave what was there: readers see the old one or the new one, whole."""
-    unfinished = None
+    """Write a file that others may read, or leave what was there."""
     try:
-        with tempfile.NamedTemporaryFile(
-            dir=file.parent, prefix=f".{file.name}.", delete=False
-        ) as stream:
-            unfinished = Path(stream.name)
+        with replacing(file) as stream:
             write(report, stream)
-        unfinished.chmod(0o666 & ~_umask())
-        unfinished.replace(file)
+            os.fchmod(stream.fileno(), 0o666 & ~_umask())
     except OSError as error:
         raise CannotReport(f"{file} can't be written ({error}). Fix: name another file") from error
-    finally:
-        if unfinished is not None:
-            unfinished.unlink(missing_ok=True)
 
 
 def _umask() -> int:

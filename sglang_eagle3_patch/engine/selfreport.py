@@ -10,7 +10,6 @@ import contextlib
 import json
 import os
 import socket
-import tempfile
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from sglang_eagle3_patch.engine.patch import PatchReport, Status
+from sglang_eagle3_patch.whole_file import replacing
 
 LONGEST_REPORT = 4_000_000  # bytes; what is longer is not ours
 # In this order they are told; what merely waits for modules that this process never imports isn't.
@@ -80,15 +80,8 @@ def write(folder: Path, report: ProcessReport) -> Path:
     """
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / f"{report.role.replace(' ', '-')}-{report.host}-{report.pid}.json"
-    descriptor, unfinished = tempfile.mkstemp(dir=folder, prefix=f".{file.name}.")
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
-            json.dump(report.as_data(), stream, indent=1)
-        Path(unfinished).replace(file)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            Path(unfinished).unlink()
-        raise
+    with replacing(file) as stream:
+        stream.write(json.dumps(report.as_data(), indent=1).encode())
     return file
 
 

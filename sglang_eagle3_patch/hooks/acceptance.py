@@ -25,8 +25,8 @@ from sglang_eagle3_patch.acceptance.trace import StepRecord, TraceWriter
 from sglang_eagle3_patch.engine.patch import Hook, Patch, Risk
 from sglang_eagle3_patch.hooks.parts.launch_facts import changed, facts
 from sglang_eagle3_patch.hooks.parts.likely_causes import likely_causes
-from sglang_eagle3_patch.hooks.parts.process_ranks import ranks
 from sglang_eagle3_patch.hooks.parts.source_probe import source_says
+from sglang_eagle3_patch.hooks.parts.this_process import ranks
 from sglang_eagle3_patch.hooks.parts.verify_step import VerifyReader, VerifyStep, began
 from sglang_eagle3_patch.settings import Settings
 

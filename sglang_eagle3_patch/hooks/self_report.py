@@ -13,7 +13,6 @@ When it can go: never; without it nobody knows whether the others work.
 from __future__ import annotations
 
 import logging
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from sglang_eagle3_patch import __version__
 from sglang_eagle3_patch.engine import selfreport
 from sglang_eagle3_patch.engine.patch import Hook, Patch, Risk
 from sglang_eagle3_patch.hooks.parts.launch_facts import facts, when_changed
-from sglang_eagle3_patch.hooks.parts.process_ranks import ranks
+from sglang_eagle3_patch.hooks.parts.this_process import ranks, sglang_version
 from sglang_eagle3_patch.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -64,7 +63,7 @@ def report(state: str = "ready") -> selfreport.ProcessReport:
         state=state,
         port=_process.get("port"),
         patches=tuple(registry.report(PATCHES)),
-        versions={"sglang": _sglang_version(), "sglang_eagle3_patch": __version__},
+        versions={"sglang": sglang_version(), "sglang_eagle3_patch": __version__},
         ranks=ranks(),
         facts=facts.as_data(),
     )
@@ -112,10 +111,6 @@ def _add_reports(result: Any) -> None:
     )
     same = [r for r in others if (r["host"], r["pid"]) != (own["host"], own["pid"])]
     result.internal_state[ANSWER_KEY] = [own, *same]
-
-
-def _sglang_version() -> str:
-    return str(getattr(sys.modules.get("sglang"), "__version__", "unknown"))
 
 
 def _safely(function: Callable[..., Any], *args: Any) -> None:

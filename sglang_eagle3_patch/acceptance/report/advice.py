@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from sglang_eagle3_patch.acceptance.alarm import DEAD_LENGTH
 from sglang_eagle3_patch.acceptance.report.aggregate import Aggregate, batch_label
 from sglang_eagle3_patch.acceptance.report.speedup import (
     Cost,
@@ -15,9 +16,6 @@ from sglang_eagle3_patch.acceptance.report.speedup import (
     measured_cost,
     options,
 )
-
-# At or below it speculation does nothing but cost time.
-DEAD_LENGTH = 1.05
 
 
 @dataclass(frozen=True)

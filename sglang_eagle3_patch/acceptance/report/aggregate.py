@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from sglang_eagle3_patch.acceptance.recorder import Tally
 from sglang_eagle3_patch.acceptance.report.requests import RequestRanking
 from sglang_eagle3_patch.acceptance.trace_reader import Dropped, Record, Start, Step, Unreadable
 
@@ -18,43 +19,6 @@ _LOG_BIN = math.log(1.01)
 # More than any server proposes or the clock shows (the year 5138): a line that says so is garbage.
 _DEEPEST = 1024
 _LAST_SECOND = 1e11
-
-
-@dataclass(slots=True)
-class Tally:
-    """Sums over verify steps: `verifies` counts requests' steps, a batch of eight adds eight.
-
-    `proposed` counts every node of a tree, as the log and the metrics do.
-    """
-
-    steps: int = 0
-    verifies: int = 0
-    proposed: int = 0
-    accepted: int = 0
-
-    def add(self, step: Step) -> None:
-        """Count a verify step of a batch."""
-        self.steps += 1
-        self.verifies += len(step.accepted)
-        self.proposed += _nodes(step) * len(step.accepted)
-        self.accepted += sum(step.accepted)
-
-    def merge(self, other: Tally) -> None:
-        """Count what another tally has counted."""
-        self.steps += other.steps
-        self.verifies += other.verifies
-        self.proposed += other.proposed
-        self.accepted += other.accepted
-
-    @property
-    def accept_length(self) -> float:
-        """Mean tokens of a request's verify step, the bonus token included."""
-        return 1 + self.accepted / self.verifies
-
-    @property
-    def accept_rate(self) -> float:
-        """Accepted / proposed drafts."""
-        return self.accepted / self.proposed if self.proposed else 0.0
 
 
 class Timeline:
@@ -73,7 +37,7 @@ class Timeline:
     def add(self, step: Step) -> None:
         """Count a step in the bucket of its time."""
         bucket = self.buckets.setdefault(int(step.time // self.seconds), Tally())
-        bucket.add(step)
+        bucket.add(step.accepted, _nodes(step))
         while len(self.buckets) > _MOST_BUCKETS:
             self._widen()
 
@@ -160,7 +124,7 @@ class Aggregate:
     def _add_step(self, step: Step) -> None:
         group = batch_group(step.batch)
         for tally in (self.total, self.ranks[step.rank], self.batches[group]):
-            tally.add(step)
+            tally.add(step.accepted, _nodes(step))
         self.timeline.add(step)
         self.counts[step.proposed].update(step.accepted)
         self.first, self.last = min(self.first, step.time), max(self.last, step.time)

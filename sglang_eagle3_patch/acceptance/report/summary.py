@@ -7,30 +7,25 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from sglang_eagle3_patch.acceptance.recorder import Tally
 from sglang_eagle3_patch.acceptance.report.advice import Speedup, advise
 from sglang_eagle3_patch.acceptance.report.aggregate import (
     Aggregate,
     Durations,
-    Tally,
     batch_label,
     batch_range,
 )
 from sglang_eagle3_patch.acceptance.report.requests import LEAST_STEPS, RequestAcceptance
 from sglang_eagle3_patch.acceptance.report.speedup import Position, positions
+from sglang_eagle3_patch.acceptance.trace_reader import Launch
 
 FORMAT = 1  # of the JSON
 
 
-@dataclass(frozen=True)
-class Setting:
+@dataclass(frozen=True, kw_only=True)
+class Setting(Launch):
     """What start lines say of their processes, and how many processes said it."""
 
-    sglang: str
-    plugin: str
-    algorithm: str
-    num_steps: int | None
-    topk: int | None
-    draft_tokens: int | None
     processes: int
 
 
@@ -170,15 +165,8 @@ def _provenance(counted: Aggregate, files: Sequence[str]) -> Provenance:
     # A process says it again in each part of its trace.
     processes: defaultdict[Setting, set[int]] = defaultdict(set)
     for start in sorted(counted.starts, key=lambda start: start.time):
-        setting = Setting(
-            start.sglang,
-            start.plugin,
-            start.algorithm,
-            start.num_steps,
-            start.topk,
-            start.draft_tokens,
-            processes=0,
-        )
+        launch = {name: getattr(start, name) for name in Launch.__dataclass_fields__}
+        setting = Setting(**launch, processes=0)
         processes[setting].add(start.pid)
     return Provenance(
         files=list(files),

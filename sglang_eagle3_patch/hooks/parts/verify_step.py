@@ -10,11 +10,12 @@ of accepted drafts, which doesn't, tells.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import compress
 from typing import Any
+
+from sglang_eagle3_patch.hooks.parts.this_process import sglang_version
 
 # Accepted drafts of each request, without the bonus token: since 0.5.12, at 0.5.11, before. From
 # 0.5.16 on the last one holds something else, which is why the order matters.
@@ -64,7 +65,7 @@ class VerifyReader:
         """Return what a trace tells of the start: SGLang's version, and the settings in use."""
         worker = _worker(scheduler)
         return {
-            "sglang": str(getattr(sys.modules.get("sglang"), "__version__", "unknown")),
+            "sglang": sglang_version(),
             "algorithm": batch.spec_algorithm.name,
             "num_steps": worker.speculative_num_steps,
             "topk": worker.topk,

@@ -1,4 +1,4 @@
-"""The ranks of this process, as SGLang names them."""
+"""What this process is: its ranks, as SGLang names them, and the SGLang that it runs."""
 
 from __future__ import annotations
 
@@ -7,6 +7,11 @@ import re
 import sys
 
 _RANK = re.compile(r"(?:^|[^A-Za-z])(PP|DP|TP|EP|ATTN_CP|MOE_DP)(\d+)")
+
+
+def sglang_version() -> str:
+    """Return the version of the SGLang that was imported, `unknown` where none was."""
+    return str(getattr(sys.modules.get("sglang"), "__version__", "unknown"))
 
 
 def ranks() -> dict[str, int]:
