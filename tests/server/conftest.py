@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.server.cases import CASES, Outcome, draft_folder, serve
+from tests.server.cases import CASES
+from tests.server.serving import Outcome, draft_folder, serve
 
 AT_ONCE = 2
 

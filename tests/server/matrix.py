@@ -15,7 +15,8 @@ from typing import Any
 
 from tests.cpu_sglang import releases
 from tests.cpu_sglang.pair import forms
-from tests.server.cases import CASES, ON, OUTLOOK, POISONED, PROMPTS, Outcome, ServerCase
+from tests.server.cases import CASES, ON, OUTLOOK, POISONED, PROMPTS, ServerCase
+from tests.server.serving import Outcome
 
 RESULTS = Path(__file__).with_name("matrix.json")
 WHOLE = os.environ.get("EAGLE3_MATRIX") == "1"

@@ -14,9 +14,10 @@ from sglang_eagle3_patch.engine import selfreport
 from tests.cpu_sglang import environments, releases
 from tests.cpu_sglang.pair import forms
 from tests.cpu_sglang.server import OURS, Server
-from tests.server.cases import CASES, OUTLOOK, Checkpoint, ServerCase, ask_status
+from tests.server.cases import CASES, OUTLOOK, Checkpoint, ServerCase
 from tests.server.conftest import Outcomes
 from tests.server.recording import STATUS, scrape
+from tests.server.serving import ask_status
 from tests.server.test_acceptance_log import LINE
 
 WARNING = re.compile(r"acceptance: speculation does next to nothing: .*")

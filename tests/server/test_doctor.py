@@ -24,10 +24,10 @@ from tests.server.cases import (
     MLA_RELEASES,
     OUTLOOK,
     PROMPTS,
-    Outcome,
     founding_norm_before_residual,
 )
 from tests.server.conftest import Outcomes
+from tests.server.serving import Outcome
 
 RESIDUAL_UNSTATED = "E3-flags-residual-unstated"
 # The expectation's key for each drafter as it was trained; that of all others is `trained`.
