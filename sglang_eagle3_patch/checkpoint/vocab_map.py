@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+# Bytes of a map of half a million tokens; norms are far smaller.
+LARGEST_MAP = 4_000_000
 _SHOWN = 5
 
 

@@ -17,12 +17,11 @@ from sglang_eagle3_patch.checkpoint.header import (
     read_file_header,
     weight_files,
 )
+from sglang_eagle3_patch.checkpoint.vocab_map import LARGEST_MAP
 
 PIECE = 8 << 20
 """Bytes that are held in memory at a time."""
 
-# Of half a million tokens.
-_LARGEST_MAP = 4_000_000
 # Little-endian bytes of 1.0.
 _ONE = {"BF16": b"\x80\x3f", "F16": b"\x00\x3c", "F32": b"\x00\x00\x80\x3f"}
 _INTEGERS = {"I8": "b", "U8": "B", "BOOL": "B", "I16": "h", "I32": "i", "I64": "q"}
@@ -95,7 +94,7 @@ class Stored:
                 f"{self.file}: {self.name} is {self.header.dtype}, and should hold integers. "
                 "Fix: take it from the trainer anew."
             )
-        if self.header.size > _LARGEST_MAP:
+        if self.header.size > LARGEST_MAP:
             raise CheckpointUnreadable(
                 f"{self.file}: {self.name} has {self.header.size} bytes, more than a map of any "
                 "vocabulary. Fix: take it from the trainer anew."

@@ -15,9 +15,8 @@ from typing import Any
 
 from sglang_eagle3_patch.checkpoint.header import TensorHeader, read_file_header
 from sglang_eagle3_patch.checkpoint.layouts import canonical_name
+from sglang_eagle3_patch.checkpoint.vocab_map import LARGEST_MAP
 
-# A map of half a million tokens; norms are far smaller.
-LARGEST = 4_000_000
 # Rows of two embeddings that are compared: enough to tell a trained table from a copy.
 _ROWS = 16
 _CODES = {"F64": "d", "F32": "f", "I64": "q", "I32": "i", "I16": "h", "I8": "b", "U8": "B"}
@@ -49,7 +48,7 @@ def read_small_values(files: list[Path], target_files: list[Path]) -> SmallValue
     for file in files:
         for name, tensor, begin in _tensors(file):
             canonical = canonical_name(name)
-            if tensor.size > LARGEST:
+            if tensor.size > LARGEST_MAP:
                 continue
             if canonical == "d2t":
                 d2t = _numbers(file, tensor, begin)
@@ -75,7 +74,7 @@ def _first_rows(files: list[Path]) -> tuple[str, bytes] | None:
         for name, tensor, begin in _tensors(file):
             shape = tensor.shape
             if name.endswith("embed_tokens.weight") and len(shape) == 2 and shape[0]:
-                size = min(tensor.size, tensor.size // shape[0] * _ROWS, LARGEST)
+                size = min(tensor.size, tensor.size // shape[0] * _ROWS, LARGEST_MAP)
                 with file.open("rb") as stream:
                     stream.seek(begin)
                     return f"{tensor.dtype}{shape[1]}", stream.read(size)
