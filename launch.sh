@@ -118,7 +118,7 @@ test)
     shift
     cd -- "$here"
     export EAGLE3_MATRIX=1
-    pytest tests/server/test_matrix.py tests/contract/releases "$@"
+    pytest tests/server/test_matrix.py tests/server/test_mla.py tests/contract/releases "$@"
     python -m tests.readme
     ;;
 bench)

@@ -226,6 +226,9 @@ CASES |= {
 
 # Drafts with latent attention (MLA); their class came with 0.5.12.
 MLA_RELEASES = ("0.5.12.post1", "0.5.16", releases.DEFAULT)
+# The one release line that has both the class and the older worker: over a minute, and served with
+# the matrix alone.
+MLA_OLDER_WORKER = "0.5.12.post1 v1 plugin-mla-weak"
 CASES |= {
     "plugin-mla": ServerCase(forms.mla, launcher=server.OURS),
     "stock-mla-weak": ServerCase(forms.mla_weak),
@@ -233,7 +236,7 @@ CASES |= {
         f"{release} plugin-mla-weak": ServerCase(forms.mla_weak, release, launcher=server.OURS)
         for release in MLA_RELEASES
     },
-    "0.5.12.post1 v1 plugin-mla-weak": ServerCase(
+    MLA_OLDER_WORKER: ServerCase(
         forms.mla_weak,
         "0.5.12.post1",
         launcher=server.OURS,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.cpu_sglang import releases
-from tests.server.cases import MLA_RELEASES, OUTLOOK, PROMPTS
+from tests.server.cases import MLA_OLDER_WORKER, MLA_RELEASES, OUTLOOK, PROMPTS
 from tests.server.conftest import Outcomes
 from tests.server.matrix import WHOLE
 
@@ -14,8 +14,8 @@ REPAIRED = {
     "plugin-mla": (releases.DEFAULT, "mla", "v2"),
     **{f"{release} plugin-mla-weak": (release, "mla_weak", "v2") for release in MLA_RELEASES},
 }
-if WHOLE:  # the one release line that has both the class and the older worker; over a minute
-    REPAIRED["0.5.12.post1 v1 plugin-mla-weak"] = ("0.5.12.post1", "mla_weak", "v1")
+if WHOLE:
+    REPAIRED[MLA_OLDER_WORKER] = ("0.5.12.post1", "mla_weak", "v1")
 
 
 def expected(release: str, case: str, worker: str = "v2") -> list[list[int]]:
