@@ -317,7 +317,8 @@ def test_what_a_real_trainer_computed(case: golden_files.Case, tmp_path: Path) -
             SglangDraft(tmp_path).load(tensors)
         return
     aux, token_ids = golden_files.inputs()
-    logits = SglangDraft(tmp_path).load(tensors).forward(aux, token_ids, golden_files.STEPS)
+    draft = SglangDraft(tmp_path).load(tensors, golden_files.embedding())
+    logits = draft.forward(aux, token_ids, golden_files.STEPS)
     ours = [step[list(golden_files.ROWS)] for step in logits]
     assert difference(ours, list(case.logits)) <= SAME
     assert agreement(ours, list(case.logits)) == 1.0

@@ -50,6 +50,11 @@ def inputs() -> tuple[Tensor, Tensor]:
     return shared["aux"].float(), shared["token_ids"]
 
 
+def embedding() -> Tensor:
+    """Return the target's embedding `[V, H]` float32, which some libraries leave out of drafts."""
+    return load_file(FOLDER / "shared.safetensors")["embed_tokens.weight"].float()
+
+
 def cases() -> list[Case]:
     """Return all cases of all libraries."""
     found = []

@@ -29,6 +29,7 @@ from tests.unit.checkpoint import drafts as producers
 Config = dict[str, Any]
 EVERY_ROW = tuple(range(golden.LENGTH))
 TRAINER, REFERENCE, NOBODY = "its trainer", "the reference", "nothing computes it"
+TRAINED_ON = "an embedding trained on from the target's"
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,7 @@ def cells() -> list[Cell]:
         *_renamed(),
         *_producers(),
         *_mla_flags(),
+        *_tables(),
         *_beyond_the_layer(),
     ]
 
@@ -226,6 +228,58 @@ def _mla_flags() -> Iterable[Cell]:
                 random_weights(tuple(tensors["lm_head.weight"].shape), 1),
             ),
         )
+
+
+def _tables() -> Iterable[Cell]:
+    """Drafts whose embedding is another than the target's, and drafts without a head."""
+    mla = next(cell for cell in _mla_flags() if cell.flags == "plain")
+    for cell in (_case("specforge"), mla):
+        targets = cell.lent[0]
+        foreign = random_weights(tuple(targets.shape), 4) * targets.std() * targets.shape[1] ** 0.5
+        for said, config, embedding, computed in (
+            (TRAINED_ON, {}, targets + foreign / 2, "its own"),
+            ("an embedding as it was initialised", {}, foreign, "the target's"),
+            (
+                "an embedding of its own, embed_requires_grad: true",
+                {"embed_requires_grad": True},
+                foreign,
+                "its own",
+            ),
+        ):
+            tensors = {**cell.tensors, "embed_tokens.weight": embedding}
+            used = tensors if computed == "its own" else _without(tensors, "embed_tokens.weight")
+            yield _with_tables(cell, f"plain, {said}", {**cell.config, **config}, tensors, used)
+        headless = _without(cell.tensors, "lm_head.weight", "d2t", "t2d")
+        for said, vocab in (("", cell.config["vocab_size"]), (", draft_vocab_size: null", None)):
+            config = {**cell.config, "draft_vocab_size": vocab}
+            flags = f"plain, without a head{said}"
+            yield _with_tables(cell, flags, config, headless, headless)
+    plain = _case("specforge")
+    yield replace(
+        plain,
+        flags="plain, without a head under a vocabulary of its own",
+        tensors=_without(plain.tensors, "lm_head.weight"),
+        wanted=None,
+        judge=NOBODY,
+    )
+
+
+def _with_tables(cell: Cell, flags: str, config: Config, tensors: Tensors, used: Tensors) -> Cell:
+    """Return the cell with other tensors, of which it computes with those `used`."""
+    wanted = reference(config, used, {}, cell.inputs, cell.lent)
+    return replace(
+        cell,
+        flags=flags,
+        config=config,
+        tensors=tensors,
+        wanted=wanted,
+        judge=REFERENCE,
+        rows=EVERY_ROW,
+    )
+
+
+def _without(tensors: Tensors, *names: str) -> Tensors:
+    return {name: value for name, value in tensors.items() if name not in names}
 
 
 # Another function than the layer that all engines know; each at a value that changes the numbers.

@@ -30,7 +30,7 @@ from tests.contract.releases.doctor_fixtures import (
 )
 from tests.contract.releases.doctor_observed import DEGRADED, REFUSES, SERVES
 from tests.contract.releases.fidelity import OTHER, PARITY, REFUSED, as_stock_wants_it
-from tests.contract.releases.fidelity_cells import Cell, cells
+from tests.contract.releases.fidelity_cells import TRAINED_ON, Cell, cells
 from tests.cpu_sglang.pair import forms
 from tests.unit.doctor.broken import BROKEN
 
@@ -156,12 +156,23 @@ def _recorded(folder: Path) -> Iterator[Comparison]:
     for number, cell in enumerate(cells()):
         for side in SIDES:
             draft = _written(cell, side, folder / str(number))
+            # By its values alone the doctor tells such an embedding from the target's.
+            compared = cell.flags.endswith(TRAINED_ON)
+            target = _target_of(cell, folder / f"target-{number}") if compared else None
             for release in write_fidelity.examined(results):
                 found = write_fidelity.outcome(results, cell.name, side, release)
                 seen = REFUSES if found.startswith(REFUSED) else _AT_CLASS_LEVEL[found]
                 yield Comparison(
-                    cell.name, side, release, *verdict(draft, None, release, side), seen
+                    cell.name, side, release, *verdict(draft, target, release, side), seen
                 )
+
+
+def _target_of(cell: Cell, folder: Path) -> Path:
+    """Write what the doctor reads of the cell's target to `folder`."""
+    vocab, width = cell.lent[0].shape
+    sizes = {"vocab_size": vocab, "hidden_size": width, "num_hidden_layers": 8}
+    config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", **sizes}
+    return forms.write(folder, {"model.embed_tokens.weight": cell.lent[0]}, config)
 
 
 @pytest.fixture(scope="module")
