@@ -14,9 +14,11 @@ from tests.cpu_sglang.pair import forms
 from tests.server.cases import ON, OUTLOOK, PROMPTS
 
 pytestmark = pytest.mark.server
-# One of each worker. At 0.5.9 (v1) an update from disk goes to the target alone; tensors go to the
-# draft first and then to the target. At 0.5.23 (v2) both get both, unless one is selected.
+# One of each worker. At 0.5.9 (v1) updates from disk and by broadcast go to the target alone;
+# tensors go to the draft first and then to the target. At 0.5.23 (v2) both get all, unless one is
+# selected.
 RELEASES = ["0.5.9", releases.DEFAULT]
+BROADCAST_REACHES_THE_DRAFT = {"0.5.9": False, releases.DEFAULT: True}
 SKIPPED = "skipped that are not the draft's"
 TAKEN = "weight update: 1 tensors taken"
 
@@ -66,7 +68,7 @@ def expected(release: str) -> list[list[int]]:
 
 
 class TestEngine:
-    @pytest.mark.parametrize("did", ["loaded", "disk", "target", "fc again"])
+    @pytest.mark.parametrize("did", ["loaded", "disk", "target", "fc again", "target, broadcast"])
     def test_acceptance_is_as_before(self, updated: Updated, release: str, did: str) -> None:
         assert updated.served[did].histograms == expected(release)
 
@@ -74,7 +76,17 @@ class TestEngine:
         length = updated.served["no fc"].accept_length
         assert length is not None
         assert length < 2.5
-        assert updated.log.count(TAKEN) == 2
+
+    def test_a_broadcast_tensor_of_the_draft_arrives_where_it_is_handed_on(
+        self, updated: Updated, release: str
+    ) -> None:
+        served = updated.served["no fc, broadcast"]
+        if BROADCAST_REACHES_THE_DRAFT[release]:
+            assert served.histograms == updated.served["no fc"].histograms
+            assert updated.log.count(TAKEN) == 3
+        else:  # SGLang says that it was updated, and gave it to the target
+            assert served.histograms == expected(release)
+            assert updated.log.count(TAKEN) == 2
 
     def test_the_text_is_the_targets_throughout(self, updated: Updated) -> None:
         for served in updated.served.values():
