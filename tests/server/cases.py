@@ -236,6 +236,10 @@ CASES |= {
         f"{release} plugin-mla-weak": ServerCase(forms.mla_weak, release, launcher=server.OURS)
         for release in MLA_RELEASES
     },
+    **{
+        f"{release} plugin-mla": ServerCase(forms.mla, release, launcher=server.OURS)
+        for release in MLA_RELEASES[:-1]
+    },
     MLA_OLDER_WORKER: ServerCase(
         forms.mla_weak,
         "0.5.12.post1",

@@ -16,6 +16,8 @@ REPAIRED = {
 }
 if WHOLE:
     REPAIRED[MLA_OLDER_WORKER] = ("0.5.12.post1", "mla_weak", "v1")
+    for older in MLA_RELEASES[:-1]:
+        REPAIRED[f"{older} plugin-mla"] = (older, "mla", "v2")
 
 
 def expected(release: str, case: str, worker: str = "v2") -> list[list[int]]:
