@@ -144,7 +144,8 @@ def write_draft(folder: Path, megabytes: int) -> Path:
     folder.mkdir()
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)  # as safetensors does
-    block = os.urandom(1 << 20)
+    block = bytearray(os.urandom(1 << 20))
+    block[1::2] = b"\x3f" * (len(block) // 2)  # numbers from a half to two: NaN would be refused
     with (folder / "model.safetensors").open("wb") as stream:
         stream.write(struct.pack("<Q", len(text)) + text)
         for begin in range(0, at, len(block)):

@@ -124,7 +124,7 @@ def examine(arguments: Sequence[str], *, even_off: bool = False) -> Examined | N
 def screen(examined: Examined) -> str:
     """Return the verdict, then what makes it worse than ok, errors first, each with its remedy."""
     judgement = examined.judgement
-    side = judgement.plugin if judgement.side == "plugin" else judgement.stock
+    side = judgement.asked
     verdict = "warning" if examined.excuse else judgement.verdict
     who = "with the plugin" if judgement.side == "plugin" else "as it is"
     why = f" {side.why}" if side.outcome == "serves" else ""

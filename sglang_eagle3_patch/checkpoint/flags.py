@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from sglang_eagle3_patch.checkpoint.header import TensorHeader
 from sglang_eagle3_patch.checkpoint.producers import Producer
@@ -64,6 +64,22 @@ def stated_flag(config: Mapping[str, Any], *names: str) -> bool | None:
             if isinstance(place.get(name), bool):
                 return bool(place[name])
     return None
+
+
+def undated_flag(
+    config: Mapping[str, Any], producer: Producer
+) -> Literal["norm_output", "norm_before_head"] | None:
+    """Return the flag that the draft's date decides, which its file doesn't tell; None: none.
+
+    SpecForge's `norm_output` switched the norm before the head until September 2026 and never
+    normed what recurs; since then it switches what recurs, and the norm before the head is always
+    on. `return_hidden_post_norm` says what recurs, whoever wrote it.
+    """
+    stated = stated_flag(config, "norm_output")
+    explicit = stated_flag(config, "return_hidden_post_norm") is not None
+    if producer.norm_output != "head" or stated is None or explicit:
+        return None
+    return "norm_output" if stated else "norm_before_head"
 
 
 def draft_flags(

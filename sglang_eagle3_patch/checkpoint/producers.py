@@ -48,7 +48,7 @@ class Producer:
 
     `aux_ids`: an id names the `inputs` of its layer, or its `outputs` (the input of id + 1).
     `norm_output`: what the config's key of that name switches: what recurs to the next step
-    (`recurrence`), or the norm before the head (`head`).
+    (`recurrence`), or until September 2026 the norm before the head (`head`).
     `norm_before_residual`: what the trainer does when the config doesn't say; None if either.
     `ids_in_layer_order`: its trainer captures in the order of the layers, as SGLang does, however
     the ids are listed.
@@ -91,7 +91,7 @@ _MIDLAYER = r"midlayer\."
 _TRAINER = ("Eagle3DraftModel",)
 _CONVERTER = ("Eagle3Speculator",)
 _SPECULATORS = ("speculators_model_type",)
-_HEAD_NORM = "norm_output switches the norm before the head; what recurs is never normed"
+_HEAD_NORM = "norm_output switched the norm before the head until September 2026, what recurs since"
 _ROPE_IGNORED = "its trainer ignored rope_theta: trained with 10000 whatever the config says"
 _SCALED_ROPE_IGNORED = (
     "its trainer ignored rope_theta for yarn, linear and dynamic rope: trained with 10000"

@@ -20,6 +20,8 @@ from sglang_eagle3_patch.checkpoint.flags import DraftFlags
 from sglang_eagle3_patch.checkpoint.header import CheckpointUnreadable, weight_files
 from sglang_eagle3_patch.checkpoint.json_file import printable
 from sglang_eagle3_patch.checkpoint.locate import local_folder
+from sglang_eagle3_patch.commands.convert_outcome import refuse_an_error, served
+from sglang_eagle3_patch.commands.doctor_inputs import CannotJudge
 from sglang_eagle3_patch.commands.pickled import pickled_tensors
 from sglang_eagle3_patch.facts.engine_facts import EngineFacts
 from sglang_eagle3_patch.facts.store import facts_for, known_releases, newest_known
@@ -97,7 +99,7 @@ def run(arguments: argparse.Namespace) -> int:
     except NotConvertible as problem:
         print(f"sglang-eagle3 convert: refused: {printable(str(problem))}", file=sys.stderr)
         return REFUSED
-    except (CheckpointUnreadable, OSError) as problem:
+    except (CheckpointUnreadable, CannotJudge, OSError) as problem:
         print(f"sglang-eagle3 convert: failed: {printable(str(problem))}", file=sys.stderr)
         return FAILED
 
@@ -107,10 +109,11 @@ def _run(arguments: argparse.Namespace) -> int:
     source = _folder(arguments.draft)
     if not arguments.dry_run:
         refuse_place(arguments.out, source, force=arguments.force)
+    target = _folder(arguments.target) if arguments.target else None
     options = Options(
         facts=facts,
         to=arguments.to,
-        target=read_target(_folder(arguments.target), facts) if arguments.target else None,
+        target=read_target(target, facts) if target else None,
         aux_inputs=arguments.aux_layers,
         listed_order=arguments.aux_order and arguments.aux_order == "listed",
         flags=dict(arguments.flag),
@@ -119,7 +122,11 @@ def _run(arguments: argparse.Namespace) -> int:
     )
     pickled = None if weight_files(source) else pickled_tensors(source)
     conversion = plan_conversion(source, options, pickled)
+    stock, plugin = served(conversion, target)
+    refuse_an_error(plugin if options.plugin_is_there else stock)
     _print(conversion)
+    for found in (stock, plugin):
+        print(found.line)
     if arguments.dry_run:
         print("nothing was written (--dry-run)")
         return DONE
@@ -191,7 +198,11 @@ def _facts(release: str) -> EngineFacts:
 
 
 def _folder(name: str) -> Path:
+    if not name.strip():
+        raise CheckpointUnreadable("an empty name was given for a draft or a target")
     folder = local_folder(name)
+    if folder is None and Path(name).is_file():
+        raise CheckpointUnreadable(f"{name} is a file. Fix: give its folder, {Path(name).parent}")
     if folder is None:
         raise CheckpointUnreadable(f"{name} is not local. Fix: download it, or give its folder")
     return folder

@@ -18,6 +18,7 @@ from typing import Any
 from sglang_eagle3_patch.checkpoint.json_file import printable
 from sglang_eagle3_patch.checkpoint.launch import LaunchArguments
 from sglang_eagle3_patch.checkpoint.rules import Case, Judgement, judge_case
+from sglang_eagle3_patch.commands.doctor_fork import perhaps_known
 from sglang_eagle3_patch.commands.doctor_inputs import (
     CannotJudge,
     find_draft,
@@ -128,7 +129,7 @@ def read_case(
     # The revision of the launch is that of the launch's own target.
     revision = None if target else launch.revision
     target = target or launch.model_path
-    return Case(
+    case = Case(
         found.spec,
         find_target(target, revision) if target else None,
         engine,
@@ -137,6 +138,7 @@ def read_case(
         values=found.values(target),
         files=found.names,
     )
+    return case if release else replace(case, perhaps_known=perhaps_known(case))
 
 
 def judged(case: Case) -> Judgement:

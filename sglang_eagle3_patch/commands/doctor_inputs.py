@@ -6,8 +6,9 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
+from sglang_eagle3_patch.checkpoint.config_file import read_config
 from sglang_eagle3_patch.checkpoint.header import (
     CheckpointUnreadable,
     TensorHeader,
@@ -57,7 +58,7 @@ def find_draft(name: str, revision: str | None = None) -> DraftInput:
 
     Raises `CannotJudge` with the reason.
     """
-    path = Path(name)
+    path = _path(name)
     if _is(path.is_file):
         return _guarded(name, lambda: _single_file(path))
     folder = _local(name, revision)
@@ -72,7 +73,7 @@ def find_target(name: str, revision: str | None = None) -> TargetSpec:
 
     Raises `CannotJudge` with the reason.
     """
-    path = Path(name)
+    path = _path(name)
     if _is(path.is_file):
         return _guarded(name, lambda: TargetSpec.read(path.parent, name))
     folder = _local(name, revision)
@@ -118,6 +119,12 @@ def _arguments_in(file: str) -> list[str]:
     return arguments
 
 
+def _path(name: str) -> Path:
+    if not name.strip():
+        raise CannotJudge("an empty name was given for a draft or a target")
+    return Path(name)
+
+
 def _local(name: str, revision: str | None) -> Path | None:
     path = Path(name)
     looks_local = path.is_absolute() or name.startswith(("./", "../", "~")) or name.count("/") > 1
@@ -161,9 +168,11 @@ def _folder(folder: Path) -> DraftInput:
 
 def _single_file(file: Path) -> DraftInput:
     folder = file.parent
+    if not (folder / "config.json").exists():
+        raise CannotJudge(f"there is no config.json beside {file}. Fix: give the draft's folder")
     if file.suffix != ".safetensors":
         return _folder(folder)
-    config = TargetSpec.read(folder).config
+    config = read_config(folder / "config.json")
     return DraftInput(DraftSpec.of(config, read_header(file), folder), (file,), (file.name,))
 
 
@@ -188,7 +197,7 @@ def _from_hub(name: str, revision: str | None) -> DraftInput:
     from huggingface_hub.errors import NotASafetensorsRepoError, OfflineModeIsEnabled
 
     file = _hub_config(name, revision)
-    config: Any = TargetSpec.read(file.parent, name).config
+    config = read_config(file)
     try:
         metadata = get_safetensors_metadata(name, revision=revision)
     except (OfflineModeIsEnabled, NotASafetensorsRepoError):

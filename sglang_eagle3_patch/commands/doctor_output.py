@@ -34,8 +34,8 @@ def print_judgement(
 
     # Paths and commands are to be copied: lines are not broken.
     console: Any = Console(highlight=False, soft_wrap=True)
-    console.print(Text(_line(f"stock {judgement.release}", judgement.stock)))
-    console.print(Text(_line("with the plugin", judgement.plugin)))
+    console.print(Text(outcome_line(f"stock {judgement.release}", judgement.stock)))
+    console.print(Text(outcome_line("with the plugin", judgement.plugin)))
     unsought = [finding for finding in judgement.told if finding.wants_target]
     told = [finding for finding in judgement.told if finding not in unsought]
     for severity in _ORDER:
@@ -49,8 +49,7 @@ def print_judgement(
         console.print(Text(f"\n{len(unsought)} rules compare with a target: name it with --target"))
     if told:
         console.print(Text(f"\nexplained in {FILE}, by these names"))
-    refused = judgement.plugin if judgement.side == "plugin" else judgement.stock
-    when = ", once the errors are mended" if refused.outcome == "refuses" else ""
+    when = ", once the errors are mended" if judgement.verdict == "error" else ""
     console.print(Text(f"\nstart it with{when}:\n"))
     console.print(Text(f"  {launch_command(judgement, draft, target, arguments)}"))
 
@@ -72,7 +71,8 @@ def launch_command(
     return shlex.join(["python", "-m", module, *wanted])
 
 
-def _line(who: str, side: Side) -> str:
+def outcome_line(who: str, side: Side) -> str:
+    """Return what comes of it for `who`, and why, in one line."""
     joint = " " if side.outcome == "serves" else ": "
     return f"{who}: {OUTCOMES[side.outcome]}{joint}{printable(side.why)}"
 

@@ -1,7 +1,8 @@
-"""Mutates a checkpoint's header and config, and wants each to be read or refused, never a crash.
+"""Mutates a checkpoint's header and config, and wants doctor and converter to read or refuse each,
+never a crash.
 
-With atheris, coverage-guided: `python -m tests.fuzz.headers -max_total_time=60`. Without it, a
-seeded loop: `python -m tests.fuzz.headers [--seconds 20] [--seed 0]`.
+A seeded loop, bounded in time: `python -m tests.fuzz.headers [--seconds 20] [--seed 0]`; `guided`
+is the same led by coverage.
 """
 
 from __future__ import annotations
@@ -19,10 +20,11 @@ from pathlib import Path
 from sglang_eagle3_patch.checkpoint.conversion.convert import plan_conversion
 from sglang_eagle3_patch.checkpoint.conversion.options import NotConvertible, Options
 from sglang_eagle3_patch.checkpoint.header import CheckpointUnreadable
+from sglang_eagle3_patch.commands.doctor import CannotJudge, judge
 from sglang_eagle3_patch.facts.store import facts_for, newest_known
 
 SEED_FOLDER = Path(__file__).parents[1] / "checkpoints" / "speculators-0.9.0-plain"
-LONGEST = 1.0
+LONGEST = 2.0
 """Seconds that one input may take."""
 
 _WORDS = (b"null", b"-1", b"1e400", b"[]", b"{}", b'"x"', b"NaN", b"99999999999999999999", b"true")
@@ -35,14 +37,21 @@ def check(folder: Path, header: bytes, config: bytes, data: bytes) -> str:
     (folder / "model.safetensors").write_bytes(length + header + data)
     facts = facts_for(newest_known())
     assert facts is not None
-    begun, found, said = time.monotonic(), "read", ""
-    try:
-        plan_conversion(folder, Options(facts, needs_plugin=True))
-    except (CheckpointUnreadable, NotConvertible) as refusal:
-        found, said = type(refusal).__name__, str(refusal)
-    assert "\n" not in said
+    begun = time.monotonic()
+    judged = _ended(lambda: judge(str(folder), None, newest_known(), []))
+    planned = _ended(lambda: plan_conversion(folder, Options(facts, needs_plugin=True)))
     assert time.monotonic() - begun < LONGEST
-    return found
+    return f"doctor: {judged}, converter: {planned}"
+
+
+def _ended(read: Callable[[], object]) -> str:
+    ended, said = "read", ""
+    try:
+        read()
+    except (CannotJudge, CheckpointUnreadable, NotConvertible) as refusal:
+        ended, said = type(refusal).__name__, str(refusal)
+    assert "\n" not in said
+    return ended
 
 
 def seeds() -> tuple[bytes, bytes, bytes]:
@@ -101,26 +110,13 @@ def loop(seconds: float, seed: int) -> dict[str, int]:
 
 
 def main() -> int:
-    """Run one of the two; a finding is an exception."""
-    try:
-        import atheris
-    except ImportError:
-        parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-        parser.add_argument("--seconds", type=float, default=20.0)
-        parser.add_argument("--seed", type=int, default=0)
-        arguments = parser.parse_args()
-        print(loop(arguments.seconds, arguments.seed))
-        return 0
-    run_atheris(atheris.Setup, atheris.Fuzz)
+    """Run the loop; a finding is an exception."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seconds", type=float, default=20.0)
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    print(loop(arguments.seconds, arguments.seed))
     return 0
-
-
-def run_atheris(setup: Callable[..., object], fuzz: Callable[[], object]) -> None:
-    """Have libFuzzer choose the bytes: even places go to the header, odd ones to the config."""
-    _, _, data = seeds()
-    folder = Path(tempfile.mkdtemp())
-    setup(sys.argv, lambda text: check(folder, text[::2], text[1::2], data) and None)
-    fuzz()
 
 
 if __name__ == "__main__":

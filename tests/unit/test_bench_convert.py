@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from bench import convert as bench
 from bench.processes import Summary
+from sglang_eagle3_patch import cli
 
 
 def rows(median: float, minimum: float, peak: float) -> dict[str, Summary]:
@@ -29,3 +32,8 @@ def rows(median: float, minimum: float, peak: float) -> dict[str, Summary]:
 def test_the_goals(median: float, minimum: float, peak: float, met: bool) -> None:
     assert bench.within_goals(rows(median, minimum, peak)) is met
     assert ("met" if met else "missed") in bench.table(rows(median, minimum, peak), 1, 1)
+
+
+def test_what_is_converted_is_not_refused(tmp_path: Path) -> None:
+    draft = bench.write_draft(tmp_path / "draft", 50)
+    assert cli.main(["convert", str(draft), str(tmp_path / "out"), "--dry-run"]) == 0

@@ -9,11 +9,13 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
 
 from sglang_eagle3_patch import preflight
+from sglang_eagle3_patch.commands import doctor_fork
 from tests.unit.checkpoint import drafts
 from tests.unit.doctor.cases import config, tensors
 from tests.unit.doctor.folders import write_draft, write_target
@@ -222,6 +224,85 @@ def test_a_hub_that_hangs_is_left_behind(place: Path) -> None:
         )
     assert finished.returncode == 0, finished.stderr
     assert "not judged: reading draft and target took more than 1 s" in finished.stderr
+
+
+class TestWhatOnlyTheInstalledMayKnow:
+    """A class or a flag of a fork: nothing here is one, so that another folder stands for it."""
+
+    FLAGGED = (*LAUNCH, "--speculative-magic", "1")
+
+    @pytest.fixture
+    def fork(self, place: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+        models = place / "fork" / "srt" / "models"
+        models.mkdir(parents=True)
+        (models / "theirs.py").write_text("class TheirEagle3:\n    pass\n")
+        (models.parent / "server_args.py").write_text("speculative_magic: int = 0\n")
+        monkeypatch.setattr(doctor_fork, "installed_folder", lambda: place / "fork")
+        return models.parent
+
+    def asked_for(self, place: Path) -> None:
+        write_draft(place / "draft", config(architectures=["TheirEagle3"]))
+
+    @pytest.mark.usefixtures("fork")
+    def test_a_class_of_a_fork_ends_nothing(
+        self, place: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        self.asked_for(place)
+        first, finding, _ = passed(capsys, *LAUNCH).splitlines()
+        assert "preflight: warning: " in first
+        assert finding.startswith("  warning E3-config-architecture: TheirEagle3 is no draft class")
+
+    @pytest.mark.usefixtures("fork")
+    def test_a_flag_of_a_fork_ends_nothing(self, capsys: pytest.CaptureFixture[str]) -> None:
+        told = passed(capsys, *self.FLAGGED)
+        assert "preflight: warning: " in told
+        assert "  warning E3-launch-flags: " in told
+
+    def test_what_the_installed_does_not_have_is_refused(self, place: Path) -> None:
+        assert "error E3-launch-flags: " in refusal(*self.FLAGGED)
+        self.asked_for(place)
+        assert "error E3-config-architecture: architectures is ['TheirEagle3']" in refusal(*LAUNCH)
+
+    def test_a_part_of_a_word_is_another_word(self, fork: Path, place: Path) -> None:
+        (fork / "models" / "theirs.py").write_text("class TheirEagle3Target:\n    pass\n")
+        self.asked_for(place)
+        assert "error E3-config-architecture: " in refusal(*LAUNCH)
+
+    @pytest.mark.usefixtures("fork")
+    def test_a_class_of_sglang_s_own_is_none_of_a_draft(self, place: Path) -> None:
+        write_draft(place / "draft", config(architectures=["LlamaForCausalLM"]))
+        assert "error E3-config-architecture: " in refusal(*LAUNCH)
+
+    @pytest.mark.parametrize("by", ["a variable", "a plugin"])
+    @pytest.mark.parametrize("form", ["theirs/models.py", "theirs.py"])
+    def test_a_class_from_outside_ends_nothing(
+        self,
+        place: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str],
+        by: str,
+        form: str,
+    ) -> None:
+        self.asked_for(place)
+        file = place / "outside" / form
+        file.parent.mkdir(parents=True)
+        file.write_text("class TheirEagle3:\n    pass\n")
+        if file.parent.name == "theirs":
+            (file.parent / "__init__.py").write_text("raise SystemExit('imported')\n")
+        monkeypatch.syspath_prepend(str(place / "outside"))
+        group = "sglang.srt.plugins"
+        points = [
+            EntryPoint("eagle3_patch", "sglang_eagle3_patch._startup:run", group),
+            EntryPoint("gone", "nowhere.plugin:run", group),
+        ]
+        if by == "a plugin":
+            points.append(EntryPoint("theirs", "theirs.models:run", group))
+        else:
+            monkeypatch.setenv("SGLANG_EXTERNAL_MODEL_PACKAGE", "theirs.models")
+        monkeypatch.setattr(
+            doctor_fork.importlib.metadata, "entry_points", lambda group: tuple(points)
+        )
+        assert "preflight: warning: " in passed(capsys, *LAUNCH)
 
 
 class TestPatchesLeftOut:

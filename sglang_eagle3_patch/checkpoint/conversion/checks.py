@@ -11,7 +11,7 @@ from sglang_eagle3_patch.checkpoint.config import is_speculators
 from sglang_eagle3_patch.checkpoint.conversion.config import ARCHITECTURES, NEUTRAL
 from sglang_eagle3_patch.checkpoint.conversion.options import Options
 from sglang_eagle3_patch.checkpoint.conversion.source import Stored
-from sglang_eagle3_patch.checkpoint.flags import DraftFlags
+from sglang_eagle3_patch.checkpoint.flags import DraftFlags, undated_flag
 from sglang_eagle3_patch.checkpoint.inventory import required_names, unused_names
 from sglang_eagle3_patch.checkpoint.rope import RopeUnavailable
 from sglang_eagle3_patch.checkpoint.spec import DraftSpec
@@ -20,6 +20,12 @@ _OTHER_HEAD = "serve it as what it is, or train an EAGLE-3 draft"
 _RETRAIN = "train the draft without it"
 _FROM_TRAINER = "take it from the trainer's own output"
 _FLAG = "say how it was trained: --flag"
+# The words to choose from, by the flag that only the draft's date decides.
+_BY_DATE = {
+    "norm_output": "norm_output=false if before September 2026, --flag norm_output=true if since",
+    "norm_before_head": "norm_before_head=true if since September 2026 (before, it was trained "
+    "without that norm, which nothing in SGLang computes)",
+}
 
 
 @dataclass(frozen=True)
@@ -125,10 +131,17 @@ def _sizes(spec: DraftSpec, options: Options) -> Iterator[Problem]:
 def _forward(spec: DraftSpec, flags: DraftFlags) -> Iterator[Problem]:
     if spec.activation not in (None, "silu"):
         yield Problem(f"hidden_act is {spec.activation}; SGLang refuses all but silu", _RETRAIN)
-    if unstated := flags.unstated:
+    dated = undated_flag(spec.config, spec.producer)
+    if dated is not None and dated in flags.unstated:
+        yield Problem(
+            f"norm_output is stated, by which {spec.producer.name} switched the norm before the "
+            "head until September 2026 and what recurs since, and the file does not tell its date",
+            f"{_FLAG} {_BY_DATE[dated]}",
+        )
+    elif unstated := flags.unstated:
         yield Problem(
             f"{', '.join(unstated)}: unstated, and trainers differ in it",
-            f"{_FLAG} {unstated[0]}=false",
+            f"{_FLAG} {unstated[0]}=false, or =true",
         )
     if flags.norm_before_head is False:
         yield Problem(

@@ -18,7 +18,7 @@ from sglang_eagle3_patch.checkpoint.conversion.source import (
     Stored,
     Transform,
 )
-from sglang_eagle3_patch.checkpoint.flags import DraftFlags
+from sglang_eagle3_patch.checkpoint.flags import DraftFlags, undated_flag
 from sglang_eagle3_patch.checkpoint.header import DTYPE_BITS
 from sglang_eagle3_patch.checkpoint.layouts import NOT_WEIGHTS
 from sglang_eagle3_patch.checkpoint.spec import DraftSpec
@@ -56,7 +56,7 @@ def make_plan(spec: DraftSpec, tensors: Mapping[str, Stored], options: Options) 
     Raises `NotConvertible` with all the reasons and the first one's remedy, or
     `CheckpointUnreadable` for values that can't be read.
     """
-    flags = with_own_word(spec.flags, options.flags)
+    flags = _flags(spec, options.flags)
     stored = {spec.names[name]: tensor for name, tensor in tensors.items()}
     found = [*problems(spec, flags, stored, options)]
     notes = _refuse_or_note(found, options)
@@ -79,10 +79,12 @@ def make_plan(spec: DraftSpec, tensors: Mapping[str, Stored], options: Options) 
     )
 
 
-def with_own_word(flags: DraftFlags, said: Mapping[str, bool]) -> DraftFlags:
-    """Return the flags with those that the user states. Raises TypeError for a name of none."""
-    own: dict[str, Any] = dict(said)
-    return dataclasses.replace(flags, **own)
+def _flags(spec: DraftSpec, said: Mapping[str, bool]) -> DraftFlags:
+    """Return the draft's flags, with those that the user states, and None for what only the date
+    of the draft decides. Raises TypeError for a name of none."""
+    dated = undated_flag(spec.config, spec.producer)
+    own: dict[str, Any] = {**({dated: None} if dated else {}), **said}
+    return dataclasses.replace(spec.flags, **own)
 
 
 def _refuse_or_note(found: list[Problem], options: Options) -> list[str]:

@@ -35,6 +35,8 @@ class Case:
 
     `plugin`: whether the verdict wanted is the plugin's; remedies follow it. `values`: the small
     values of a local checkpoint. `files`: the names in the draft's folder, None where unknown.
+    `perhaps_known`: draft classes and launch flags that the release does not know and the installed
+    SGLang may, being a fork or having more registered with it.
     """
 
     draft: DraftSpec
@@ -44,6 +46,7 @@ class Case:
     plugin: bool = True
     values: SmallValues | None = None
     files: tuple[str, ...] | None = None
+    perhaps_known: frozenset[str] = frozenset()
 
     @property
     def release(self) -> str:

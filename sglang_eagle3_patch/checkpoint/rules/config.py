@@ -17,6 +17,7 @@ from sglang_eagle3_patch.checkpoint.rules.answers import (
     listed,
     mended_by,
     rule,
+    unknown,
     wrong,
 )
 from sglang_eagle3_patch.checkpoint.rules.case import MLA_ARCHITECTURE, Case
@@ -93,7 +94,8 @@ def architecture(case: Case) -> Answer:
 
     Cause: SGLang goes by `architectures`. Trainers write names of their own (`LlamaForCausalLM`,
     `Eagle3LlamaForCausalLM`, `LlamaEagle3DraftModel`), and the class with latent attention
-    (`Eagle3DeepseekV2ForCausalLM`) came with 0.5.12.
+    (`Eagle3DeepseekV2ForCausalLM`) came with 0.5.12. Where the installed SGLang may have a class of
+    that name, a fork's or a plugin's, it can't be told what comes of it.
 
     Remedy: name the class that computes the draft, LlamaForCausalLMEagle3 for plain attention; a
     draft with latent attention wants 0.5.12 or newer.
@@ -101,6 +103,16 @@ def architecture(case: Case) -> Answer:
     if is_speculators(case.draft.config) or case.architecture:
         return OK
     stated = case.draft.config.get("architectures") or []
+    own = [name for name in stated if name in case.perhaps_known]
+    if own:
+        return unknown(
+            f"{own[0]} is no draft class that is known of {case.release}, and the installed SGLang "
+            "may have it",
+            "start the server, and look whether drafts are accepted: the plugin mends "
+            f"{' and '.join(sorted(case.engine.drafts))} alone",
+            architectures=stated,
+            known=sorted(case.engine.drafts),
+        )
     named_mla = isinstance(stated, list) and MLA_ARCHITECTURE in stated
     mla = named_mla or case.draft.attention == "mla"
     if mla and MLA_ARCHITECTURE not in case.engine.drafts:

@@ -96,6 +96,11 @@ class Judgement:
         return self._side("plugin")
 
     @property
+    def asked(self) -> Side:
+        """What comes of it on the side asked for."""
+        return self._side(self.side)
+
+    @property
     def verdict(self) -> Verdict:
         """The verdict for the side asked for."""
         return max((f.mark(self.side) for f in self.findings), key=_MARKS.index, default="ok")

@@ -83,13 +83,20 @@ def no_speculation(case: Case) -> Answer:
 def flags(case: Case) -> Answer:
     """The release does not know a `--speculative-*` argument.
 
-    Cause: arguments come and go between releases; SGLang's parser ends the start.
+    Cause: arguments come and go between releases; SGLang's parser ends the start. What a fork
+    under the release's number may have added can't be told.
 
     Remedy: leave the argument out, or give the release that has it.
     """
     unknown_flags = [typed for typed, flag in case.launch.speculative.items() if flag is None]
     if not unknown_flags:
         return OK
+    if case.perhaps_known.issuperset(unknown_flags):
+        return unknown(
+            f"{case.release} does not know {listed(unknown_flags)}, and the installed SGLang may",
+            f"leave {unknown_flags[0]} out if the start ends there",
+            flags=unknown_flags,
+        )
     return wrong(
         f"{case.release} does not know {listed(unknown_flags)}",
         f"leave {unknown_flags[0]} out",

@@ -19,6 +19,29 @@ _INTEGERS = ("I64", "I32", "I16", "I8", "U8")
 _EXACT_FLOATS = ("F32", "F64")
 
 
+@rule("E3-vocab-larger", "error")
+def larger(case: Case) -> Answer:
+    """The draft knows more tokens than the config says that there are.
+
+    Cause: sizes of two tokenizers, or `vocab_size` and `draft_vocab_size` the wrong way round.
+    SGLang builds such a head, and its last rows stand for no token of the target.
+
+    Remedy: write the target's size as `vocab_size`, the number of the head's rows as
+    `draft_vocab_size`.
+    """
+    draft, vocab = case.vocabularies
+    if draft is None or vocab is None or draft <= vocab or case.draft_class is None:
+        return OK
+    return wrong(
+        f"draft_vocab_size is {draft}, more than the {vocab} tokens of vocab_size",
+        "correct vocab_size and draft_vocab_size in its config.json",
+        stock="degraded",
+        plugin="refuses" if case.draft.has_d2t else "degraded",
+        draft_vocab_size=draft,
+        vocab_size=vocab,
+    )
+
+
 @rule("E3-vocab-map-missing", "error")
 def map_missing(case: Case) -> Answer:
     """The draft has a reduced vocabulary, and no `d2t` that maps it.

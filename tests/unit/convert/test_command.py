@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import re
 import sys
 from pathlib import Path
@@ -68,6 +69,8 @@ def test_a_target_by_its_folder(source: Path, tmp_path: Path) -> None:
             "the target has 1 layers",
         ),
         (["{tmp}/none", "{tmp}/out"], 2, "failed: .*is not local"),
+        (["", "{tmp}/out"], 2, "failed: an empty name"),
+        (["{in}/config.json", "{tmp}/out"], 2, "config.json is a file. Fix: give its folder, "),
         (["{tmp}", "{tmp}/../out"], 2, "failed: .*config.json can't be read"),
         (["{in}", "{in}/config.json/out"], 1, "own folder"),
         (["{in}", "{tmp}/file/out"], 2, "can't be written: File exists"),
@@ -87,6 +90,20 @@ def test_one_line_says_why_not(
     captured = capsys.readouterr()
     assert re.search(told, captured.err)
     assert captured.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_progress_is_shown_on_a_terminal_alone(
+    terminal: bool, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = io.StringIO()
+    monkeypatch.setattr(shown, "isatty", lambda: terminal)
+    monkeypatch.setattr(sys, "stderr", shown)
+    monkeypatch.setenv("TERM", "xterm")
+    assert main([str(source), str(tmp_path / "out"), "--verify"]) == 0
+    size = sum(header.size for header in HEADERS.values()) * 2 / 1000
+    assert (f"{size:.1f}/{size:.1f} kB" in shown.getvalue()) is terminal
+    assert bool(shown.getvalue()) is terminal
 
 
 class TestPickles:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from sglang_eagle3_patch.checkpoint.conversion.convert import plan_conversion
 from sglang_eagle3_patch.checkpoint.conversion.options import NotConvertible
 from sglang_eagle3_patch.checkpoint.spec import DraftSpec
 from tests.unit.checkpoint import drafts
@@ -114,15 +115,26 @@ def test_the_number_of_layers_is_that_of_the_file(tmp_path: Path) -> None:
     assert found["num_hidden_layers"] == 1
 
 
-def test_specforges_norm_output_is_not_sglangs(tmp_path: Path) -> None:
-    """By it SpecForge norms before the head, and never what recurs."""
+@pytest.mark.parametrize("stated", [True, False])
+def test_specforges_norm_output_means_what_its_date_says(stated: bool, tmp_path: Path) -> None:
+    """The norm before the head until September 2026, what recurs since; no file tells its date."""
     _, config, headers = drafts.WRITTEN["SpecForge"]
-    assert config["norm_output"] is True
-    found = config_from(tmp_path, config, headers=headers)
-    assert "norm_output" not in found
-    assert found["fc_norm"] is True
-    flags = DraftSpec.read(tmp_path / "out").flags
-    assert (flags.norm_before_head, flags.norm_output) == (True, False)
+    config = {**config, "norm_output": stated}
+    flag = "norm_output" if stated else "norm_before_head"
+    said = "since September 2026" if not stated else "before September 2026"
+    with pytest.raises(NotConvertible, match=rf"does not tell its date.*--flag {flag}=.*{said}"):
+        plan_conversion(written.write(tmp_path / "asked", config, headers), written.options())
+    for word in (True, False) if stated else (True,):
+        place = tmp_path / str(word)
+        found = config_from(place, config, headers=headers, flags={flag: word})
+        recurs = stated and word
+        assert found.get("norm_output", False) is recurs
+        assert found["fc_norm"] is True
+        flags = DraftSpec.read(place / "out").flags
+        assert (flags.norm_before_head, flags.norm_output) == (True, recurs)
+    if not stated:
+        with pytest.raises(NotConvertible, match="without a norm before its head"):
+            config_from(tmp_path / "old", config, headers=headers, flags={flag: False})
 
 
 def test_older_aux_norms_are_named_as_their_flag(tmp_path: Path) -> None:

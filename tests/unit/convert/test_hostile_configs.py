@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from sglang_eagle3_patch.checkpoint.conversion.convert import plan_conversion
 from sglang_eagle3_patch.checkpoint.conversion.options import NotConvertible
 from sglang_eagle3_patch.checkpoint.header import CheckpointUnreadable
+from sglang_eagle3_patch.commands.convert_outcome import served
+from sglang_eagle3_patch.commands.doctor_inputs import CannotJudge
 from tests.unit.checkpoint import drafts
 from tests.unit.convert import written
 
@@ -67,7 +69,8 @@ def test_any_config(
     wanted = {} if target else {"target": None}
     said = ""
     try:
-        plan_conversion(folder, written.options(needs_plugin=True, **wanted))
-    except (NotConvertible, CheckpointUnreadable) as refusal:
+        conversion = plan_conversion(folder, written.options(needs_plugin=True, **wanted))
+        served(conversion, None)
+    except (NotConvertible, CheckpointUnreadable, CannotJudge) as refusal:
         said = str(refusal)
     assert "\n" not in said

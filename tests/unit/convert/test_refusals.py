@@ -81,10 +81,10 @@ HOPELESS: dict[str, tuple[drafts.Config, drafts.Headers, str]] = {
         PLAIN,
         "use_mtp_layernorm is True",
     ),
-    "SpecForge without a norm": (
+    "SpecForge of an unknown date": (
         flat(norm_output=False),
         drafts.top() | drafts.layer("midlayer."),
-        "without a norm before its head",
+        "does not tell its date.*--flag norm_before_head=true",
     ),
     "norm_output of nobody known": (
         flat(norm_output=True),

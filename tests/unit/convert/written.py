@@ -35,10 +35,15 @@ def options(release: str = "0.5.23", **changes: Any) -> Options:
 
 
 def values_of(headers: Mapping[str, TensorHeader], seed: int = 0) -> dict[str, bytes]:
-    """Return random bytes for each tensor; `d2t` skips every third target id, `t2d` agrees."""
+    """Return random bytes for each tensor; `d2t` skips every third target id, `t2d` agrees.
+
+    Vectors are norms: each number of theirs lies between a half and two.
+    """
     generator = random.Random(seed)
     values = {name: generator.randbytes(header.size) for name, header in headers.items()}
-    for name in headers:
+    for name, header in headers.items():
+        if header.dtype == "BF16" and len(header.shape) == 1:
+            values[name] = b"".join(bytes([byte, 0x3F]) for byte in values[name][::2])
         if name.endswith("d2t"):
             values[name] = integers(target - draft for draft, target in enumerate(KNOWN))
         if name.endswith("t2d"):

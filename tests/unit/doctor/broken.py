@@ -208,6 +208,13 @@ BROKEN: dict[str, Row] = {
         "refuses", "refuses", config(), tensors(**{"lm_head.weight": floats(100, H)})
     ),
     "E3-vocab-tied": row("degraded", "serves", config(tie_word_embeddings=True)),
+    "E3-vocab-larger": row(
+        "degraded",
+        "degraded",
+        config(draft_vocab_size=VOCAB + 64),
+        tensors(**{"lm_head.weight": floats(VOCAB + 64, H), "d2t": None, "t2d": None}),
+        values=SmallValues(vectors=NORMS),
+    ),
     "E3-vocab-map-missing": row(
         "degraded",
         "refuses",

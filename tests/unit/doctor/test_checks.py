@@ -48,8 +48,8 @@ CHECKS: dict[tuple[str, str], str] = {
     ("P16", "the target's class can capture and share"): (
         "target-class target-capture target-embedding"
     ),
-    ("P17", "draft_vocab_size is stated and the head's"): (
-        "vocab-size-unstated vocab-head-rows vocab-head-overwritten vocab-head-missing"
+    ("P17", "draft_vocab_size is stated, the head's, and no more than vocab_size"): (
+        "vocab-size-unstated vocab-head-rows vocab-head-overwritten vocab-head-missing vocab-larger"
     ),
     ("P18", "a reduced vocabulary has its map, of integers"): "vocab-map-missing vocab-map-shape",
     ("P19", "t2d is for this vocabulary"): "vocab-marks",

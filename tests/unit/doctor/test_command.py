@@ -8,11 +8,14 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from sglang_eagle3_patch import facts
 from sglang_eagle3_patch.commands import doctor
 from tests.unit.checkpoint import drafts
 from tests.unit.doctor.cases import config, tensors
@@ -81,8 +84,12 @@ def test_a_single_file_is_a_draft(place: Path) -> None:
         (("draft", "--target", "/nowhere"), "there is no folder /nowhere"),
         (("draft", "--sglang-version", "0.4.0"), "SGLang 0.4.0 is not known"),
         (("empty",), "config.json can't be read"),
+        (("",), "an empty name"),
+        (("draft", "--target", " "), "an empty name"),
+        (("alone.txt",), "no config.json beside alone.txt"),
         (("cut",), "truncated"),
         (("odd",), "architectures"),
+        (("odd/model.safetensors",), "architectures"),
         (("not a hub id!",), "neither a folder nor a hub id"),
     ],
 )
@@ -90,6 +97,7 @@ def test_without_anything_to_judge_it_exits_2_in_one_line(
     place: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], told: str
 ) -> None:
     (place / "empty").mkdir()
+    (place / "alone.txt").touch()
     cut = write_draft(place / "cut") / "model.safetensors"
     cut.write_bytes(cut.read_bytes()[:-1])
     write_draft(place / "odd", {**config(), "architectures": 5})
@@ -159,6 +167,60 @@ def test_golden_output(place: Path, capsys: pytest.CaptureFixture[str], make: An
     assert out == golden.read_text(encoding="utf-8")
 
 
+@pytest.mark.parametrize("installed", [True, False])
+def test_the_release_is_the_installed_one_else_the_newest_known(
+    place: Path, monkeypatch: pytest.MonkeyPatch, installed: bool
+) -> None:
+    found = facts.facts_for("0.5.12") if installed else None
+    monkeypatch.setattr(facts, "installed", lambda: found)
+    judged = doctor.judge("draft", "target", None, [])
+    assert judged.release == ("0.5.12" if installed else facts.newest_known())
+
+
+class HubOfOneDraft(BaseHTTPRequestHandler):
+    """Answers as the hub does for `org/draft`, whose files are in a folder; notes what it sent."""
+
+    folder: Path
+    token: str
+    sent: dict[str, int]
+
+    def do_HEAD(self) -> None:
+        self.answer(with_body=False)
+
+    def do_GET(self) -> None:
+        self.answer(with_body=True)
+
+    def answer(self, *, with_body: bool) -> None:
+        place = self.path.partition("?")[0].removeprefix("/org/draft/resolve/main/")
+        file = self.folder / place
+        if self.headers.get("Authorization") != f"Bearer {self.token}":
+            self.send_error(401)
+            return
+        if "/" in place or not file.is_file():
+            self.send_error(404)
+            return
+        content, asked = file.read_bytes(), self.headers.get("Range", "")
+        size = len(content)
+        if asked:
+            begin, _, end = asked.removeprefix("bytes=").partition("-")
+            content = content[int(begin) : int(end) + 1]
+        self.send_response(206 if asked else 200)
+        for name, value in (
+            ("Content-Length", str(len(content))),
+            ("Content-Range", f"bytes 0-{len(content) - 1}/{size}"),
+            ("ETag", '"0123456789abcdef"'),
+            ("X-Repo-Commit", "0" * 40),
+        ):
+            self.send_header(name, value)
+        self.end_headers()
+        if with_body:
+            self.sent[place] = self.sent.get(place, 0) + len(content)
+            self.wfile.write(content)
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
 class TestHub:
     """No hub can be asked here: caches are made by hand, and a hub's answers are stood in for."""
 
@@ -217,6 +279,37 @@ class TestHub:
         assert found.stdout == ""
         (line,) = found.stderr.splitlines()
         assert "org/other is no folder here and can't be read from the hub" in line
+
+    def test_only_headers_are_fetched_from_the_endpoint_and_with_the_token(
+        self, place: Path
+    ) -> None:
+        sent: dict[str, int] = {}
+        served = {"folder": place / "draft", "token": "hf_secret", "sent": sent}
+        hub = ThreadingHTTPServer(("127.0.0.1", 0), type("Hub", (HubOfOneDraft,), served))
+        threading.Thread(target=hub.serve_forever, daemon=True).start()
+        variables = {
+            "HF_ENDPOINT": f"http://127.0.0.1:{hub.server_port}",
+            "HF_HOME": str(place / "home"),
+            "HF_TOKEN": "hf_secret",
+            "HF_HUB_OFFLINE": "0",
+            "NO_PROXY": "127.0.0.1",
+        }
+        try:
+            found = self.ask(variables, self.ID, *HEALTHY[1:], "--json")
+            others = {**variables, "HF_TOKEN": "hf_wrong", "HF_HOME": str(place / "other")}
+            refused = self.ask(others, self.ID, *HEALTHY[1:])
+        finally:
+            hub.shutdown()
+            hub.server_close()
+        assert found.returncode == 0, found.stderr
+        assert json.loads(found.stdout)["plugin"]["outcome"] == "serves"
+        assert set(sent) == {"config.json", "model.safetensors"}
+        assert sent["model.safetensors"] < (place / "draft" / "model.safetensors").stat().st_size
+        assert list((place / "home").rglob("*.safetensors")) == []
+        assert list((place / "home").rglob("config.json"))
+        assert refused.returncode == 2
+        assert "401" in refused.stderr
+        assert refused.stderr.count("\n") == 1
 
     def test_of_a_hub_draft_the_headers_are_read(
         self, place: Path, monkeypatch: pytest.MonkeyPatch

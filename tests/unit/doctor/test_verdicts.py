@@ -170,3 +170,14 @@ def test_what_recurs_is_said_by_its_own_key_alone(stated: bool) -> None:
     # SGLang's class does not read that key.
     assert found.stock.outcome == ("degraded" if stated else "serves")
     assert found.plugin.outcome == "serves"
+
+
+def test_more_tokens_than_there_are_with_a_map_the_plugin_refuses() -> None:
+    more = drafts.VOCAB + 64
+    changed = tensors(
+        **{"lm_head.weight": TensorHeader("BF16", (more, drafts.HIDDEN))},
+        d2t=TensorHeader("I64", (more,)),
+    )
+    found = judge_case(case(config(draft_vocab_size=more), changed, values=None))
+    assert (found.stock.outcome, found.plugin.outcome) == ("degraded", "refuses")
+    assert f"draft_vocab_size is {more}, more than the {drafts.VOCAB} tokens" in found.plugin.why
