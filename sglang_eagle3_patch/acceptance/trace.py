@@ -133,7 +133,7 @@ class TraceWriter:
             "rank": self._rank,
             "batch": len(record.accepted),
             "proposed": record.proposed,
-            "accepted": record.accepted,
+            "accepted": list(record.accepted),
         }
         if record.requests is not None:
             told["requests"] = record.requests

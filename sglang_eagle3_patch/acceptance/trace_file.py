@@ -17,6 +17,8 @@ from typing import Any
 
 from sglang_eagle3_patch.acceptance.trace_reader import FORMAT, part_path
 
+_encoder = json.JSONEncoder(separators=(",", ":"))
+
 
 class TraceFile:
     """One trace at `path`. `start` is what its start lines tell beside kind, format, time and
@@ -126,4 +128,4 @@ class TraceFile:
 
 def as_line(told: Mapping[str, Any]) -> bytes:
     """Return what is told as a line of JSON."""
-    return json.dumps(told, separators=(",", ":")).encode() + b"\n"
+    return _encoder.encode(told).encode() + b"\n"

@@ -129,12 +129,16 @@ def around_decode_result(
     wrapped: Callable[..., Any], scheduler: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
     """Around `process_batch_result_decode(batch, result)`, of whichever class has it."""
-    given = dict(zip(("batch", "result"), args, strict=False)) | kwargs
-    before = _safely(began, scheduler, given["batch"])
+    batch, result = _given(*args, **kwargs)
+    before = _safely(began, scheduler, batch)
     outcome = wrapped(*args, **kwargs)
     if before:
-        _safely(_note, scheduler, given["batch"], given["result"], before)
+        _safely(_note, scheduler, batch, result, before)
     return outcome
+
+
+def _given(batch: Any, result: Any) -> tuple[Any, Any]:
+    return batch, result
 
 
 def _note(scheduler: Any, batch: Any, result: Any, before: list[int]) -> None:

@@ -52,8 +52,9 @@ class Request:
         self.over = self.is_retracted = False
         setattr(self, accepted_in_all, 0)
 
-    def finished(self) -> bool:
-        return self.over
+    @property
+    def finished_reason(self) -> object | None:
+        return object() if self.over else None
 
     def verify(self, accepted: int) -> None:
         self.spec_verify_ct += 1

@@ -1,4 +1,5 @@
-"""A drafter that is of no use is told of within 200 verify steps, everywhere it can be seen."""
+"""A drafter that is of no use is told of within 200 verify steps, everywhere it can be seen; a good
+one never is."""
 
 from __future__ import annotations
 
@@ -13,13 +14,15 @@ from sglang_eagle3_patch.acceptance import metrics
 from sglang_eagle3_patch.engine import selfreport
 from tests.cpu_sglang import environments, releases
 from tests.cpu_sglang.pair import forms
-from tests.cpu_sglang.server import OURS, Server
-from tests.server.cases import CASES, OUTLOOK, Checkpoint, ServerCase
+from tests.cpu_sglang.server import OURS, VARIABLE, Server
+from tests.server.cases import CASES, ON, OUTLOOK, Checkpoint, ServerCase
 from tests.server.conftest import Outcomes
+from tests.server.matrix import WHOLE
 from tests.server.recording import STATUS, scrape
 from tests.server.serving import ask_status
 from tests.server.test_acceptance_log import LINE
 
+SOAK_STEPS = 5_000
 WARNING = re.compile(r"acceptance: speculation does next to nothing: .*")
 
 
@@ -44,6 +47,23 @@ def ask_until_told(server: Server, folder: Path) -> dict[str, Any]:
     }
 
 
+def soak(server: Server, _folder: Path) -> dict[str, Any]:
+    """Ask for as many verify steps as the alarm has to keep silent for, by turns alone and four at
+    once, and return what was said."""
+    while len(LINE.findall(server.log)) < SOAK_STEPS:
+        for prompt in OUTLOOK.prompts:
+            server.generate_at_once([prompt], OUTLOOK.new_tokens)
+        server.generate_at_once(OUTLOOK.prompts[:4], 230)
+    server.settle()
+    return {"log": server.log, "metrics": scrape(server)}
+
+
+CASES["soak"] = ServerCase(
+    forms.native,
+    variables={**ON, f"{VARIABLE}_ACCEPT_LOG": "step"},
+    arguments=("--enable-metrics",),
+    asks=soak,
+)
 CASES["sabotaged"] = ServerCase(
     sabotaged, launcher=OURS, arguments=("--enable-metrics",), asks=ask_until_told
 )
@@ -89,3 +109,16 @@ def test_a_good_drafter_raises_none(outcomes: Outcomes) -> None:
     outcome = outcomes["plugin-a"]
     assert outcome.served is not None
     assert not WARNING.search(outcome.log)
+
+
+if WHOLE:  # minutes
+
+    @pytest.mark.serves("soak")
+    def test_a_good_drafter_raises_none_in_a_soak(outcomes: Outcomes) -> None:
+        told = outcomes["soak"].told
+        assert told is not None, outcomes["soak"].log[-4000:]
+        steps = list(LINE.finditer(told["log"]))
+        assert len(steps) >= SOAK_STEPS
+        assert float(steps[-1][4]) > 2
+        assert not WARNING.search(told["log"])
+        assert told["metrics"][metrics.ALARM.name] == 0

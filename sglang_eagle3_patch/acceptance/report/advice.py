@@ -55,7 +55,7 @@ def advise(counted: Aggregate, measured: Sequence[Position], draft_cost: float |
     choice = None
     if fastest is not None:
         choice = Choice(fastest.steps, _draft_tokens(fastest.steps, topk, draft_tokens))
-    notes = _notes(table, measured, cost, topk, fastest, present)
+    notes = _notes(table, measured, cost, topk, fastest, present, len(counted.counts) > 1)
     return Speedup(present, topk, cost, table, choice, notes)
 
 
@@ -76,6 +76,7 @@ def _notes(
     topk: int | None,
     fastest: Option | None,
     present: int,
+    adapted: bool,
 ) -> list[str]:
     deepest = len(table) - 1
     notes = []
@@ -105,6 +106,11 @@ def _notes(
         notes.append(
             f"no more than {deepest} were measured: whether more draft steps are better can't be "
             "told from this trace"
+        )
+    if adapted:
+        notes.append(
+            "the number of draft steps changed: a position tells of the steps that proposed it; "
+            "adaptive speculation picks those where more is accepted, so that many look better"
         )
     if deepest < len(measured):
         notes.append(f"positions after {deepest} were reached by too few steps to choose by")

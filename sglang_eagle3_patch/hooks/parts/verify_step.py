@@ -10,7 +10,8 @@ of accepted drafts, which doesn't, tells.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import compress
 from typing import Any
@@ -27,18 +28,20 @@ _ACCEPTED = (
 # A request's sum of them, under the v1 worker: the same releases.
 _ACCEPTED_IN_ALL = ("spec_num_correct_drafts", "spec_accepted_drafts", "spec_accepted_tokens")
 _COUNTED = "_eagle3_patch_accepted"  # on a request: how much of that sum was recorded
+_NEVER = sys.maxsize  # verify steps
 
 
 @dataclass(slots=True)  # frozen ones take three times as long to make
 class VerifyStep:
-    """One verify step of a batch; `accepted` drafts of each request, without the bonus token.
+    """One verify step of a batch; `accepted` drafts of each request, without the bonus token: a
+    byte each, which are summed and counted several times as fast as a list's numbers.
 
     `draft_tokens` were verified for each, of which at most `depth` could be accepted: less only
     where topk > 1 makes a tree of them. `requests` are their ids, if they were asked for; `goes_on`
     says that a request of the batch is still running.
     """
 
-    accepted: Sequence[int]
+    accepted: bytes
     draft_tokens: int
     depth: int
     requests: Sequence[str] | None
@@ -46,13 +49,18 @@ class VerifyStep:
 
 
 def began(scheduler: Any, batch: Any) -> list[int]:
-    """Return the verify steps of each request before this one, -1 for requests that are over.
+    """Return what each request's count of verify steps will be if it takes part in this one.
 
-    Empty when the batch is not EAGLE-3's, or another rank records.
+    Requests that are over have no such count: `_NEVER`. Empty when the batch is not EAGLE-3's, or
+    another rank records.
     """
     if not batch.spec_algorithm.is_eagle3() or not _logs_statistics(scheduler):
         return []
-    return [-1 if request.finished() else request.spec_verify_ct for request in batch.reqs]
+    # What `Req.finished()` says; calls add up over a large batch.
+    return [
+        request.spec_verify_ct + 1 if request.finished_reason is None else _NEVER
+        for request in batch.reqs
+    ]
 
 
 class VerifyReader:
@@ -73,35 +81,35 @@ class VerifyReader:
         }
 
     def read(
-        self, scheduler: Any, batch: Any, result: Any, before: Sequence[int], *, named: bool
+        self, scheduler: Any, batch: Any, result: Any, expected: Sequence[int], *, named: bool
     ) -> VerifyStep | None:
         """Return the step that was just processed; None when no request took part in it.
 
-        `before` is what `began` returned; `named` asks for the ids of the requests.
+        `expected` is what `began` returned; `named` asks for the ids of the requests.
         """
         worker, requests = _worker(scheduler), batch.reqs
+        accepted: Iterable[int]
         if getattr(result, "accept_lens", None) is None:
-            took_part: Sequence[Any] = requests
-            accepted: Sequence[int] = [_newly_accepted(request) for request in requests]
+            accepted = _newly_accepted(requests)
         else:
-            counted = [
-                -1 < verified < request.spec_verify_ct
-                for request, verified in zip(requests, before, strict=True)
-            ]
-            took_part = list(compress(requests, counted))
-            accepted = list(compress(_first(result, _ACCEPTED), counted))
+            accepted = _first(result, _ACCEPTED)
+            verified = [request.spec_verify_ct for request in requests]
+            if verified != expected:
+                took_part = [
+                    count >= if_it_did for count, if_it_did in zip(verified, expected, strict=True)
+                ]
+                requests = list(compress(requests, took_part))
+                accepted = compress(accepted, took_part)
         verified_tokens = self._verified_tokens(worker, result)
-        if not took_part:
+        if not requests:
             return None
         draft_tokens = verified_tokens - 1
         return VerifyStep(
-            accepted=accepted,
-            draft_tokens=draft_tokens,
-            depth=draft_tokens
-            if worker.topk == 1
-            else min(draft_tokens, worker.speculative_num_steps),
-            requests=[request.rid for request in took_part] if named else None,
-            goes_on=any(not request.finished() for request in requests),
+            bytes(accepted),
+            draft_tokens,
+            draft_tokens if worker.topk == 1 else min(draft_tokens, worker.speculative_num_steps),
+            [request.rid for request in requests] if named else None,
+            any(request.finished_reason is None for request in batch.reqs),
         )
 
     def _verified_tokens(self, worker: Any, result: Any) -> int:
@@ -118,12 +126,13 @@ class VerifyReader:
         return used
 
 
-def _newly_accepted(request: Any) -> int:
-    """Drafts accepted since this was last asked of a request of the v1 worker."""
-    total = _first(request, _ACCEPTED_IN_ALL)
-    newly = total - getattr(request, _COUNTED, 0)
-    setattr(request, _COUNTED, total)
-    return int(newly)
+def _newly_accepted(requests: Sequence[Any]) -> Iterator[int]:
+    """Drafts that each request of the v1 worker accepted since this was last asked of it."""
+    name = next(name for name in _ACCEPTED_IN_ALL if hasattr(requests[0], name))
+    for request in requests:
+        total = getattr(request, name)
+        yield total - getattr(request, _COUNTED, 0)
+        setattr(request, _COUNTED, total)
 
 
 def _worker(scheduler: Any) -> Any:
@@ -139,4 +148,7 @@ def _logs_statistics(scheduler: Any) -> bool:
 
 def _first(thing: Any, names: Sequence[str]) -> Any:
     """The first attribute of these names that is there and not None."""
-    return next(value for name in names if (value := getattr(thing, name, None)) is not None)
+    for name in names:
+        if (value := getattr(thing, name, None)) is not None:
+            return value
+    raise AttributeError(f"{type(thing).__name__} has none of {', '.join(names)}")

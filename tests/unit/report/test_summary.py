@@ -69,6 +69,7 @@ def test_the_choice_is_the_true_optimum_of_the_model(tmp_path: Path) -> None:
     assert speedup.choice is not None
     assert speedup.choice.steps == true.index(max(true)) == 4
     assert speedup.choice.draft_tokens == 5
+    assert any("number of draft steps changed" in note for note in speedup.notes)
 
 
 def test_a_cost_that_is_given_goes_before_one_that_is_measured(tmp_path: Path) -> None:
@@ -88,6 +89,7 @@ def test_a_chosen_tree_keeps_the_tokens_it_has_places_for(tmp_path: Path) -> Non
     # 2 at the first depth, 4 at each of the two after it, and the last token.
     assert (speedup.choice.steps, speedup.choice.draft_tokens) == (3, 11)
     assert any("topk 2" in note for note in speedup.notes)
+    assert not any("number of draft steps changed" in note for note in speedup.notes)
 
 
 def test_settings_that_differ_choose_no_draft_tokens(tmp_path: Path) -> None:
