@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from tests.server.conftest import Outcomes
+from tests.server.background import Outcomes
 
 LINE = re.compile(
     r"Verify step (\d+), #req: (\d+), accepted: \[([\d, ]*)\], "

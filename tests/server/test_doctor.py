@@ -18,6 +18,7 @@ from sglang_eagle3_patch.commands.doctor import judge
 from tests.cpu_sglang import releases, server
 from tests.cpu_sglang.pair import forms
 from tests.server import matrix
+from tests.server.background import Outcomes
 from tests.server.cases import (
     CASES,
     FOR_THE_TARGET,
@@ -26,7 +27,6 @@ from tests.server.cases import (
     PROMPTS,
     founding_norm_before_residual,
 )
-from tests.server.conftest import Outcomes
 from tests.server.serving import Outcome
 
 RESIDUAL_UNSTATED = "E3-flags-residual-unstated"

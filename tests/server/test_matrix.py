@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.cpu_sglang.server import telling_lines
+from tests.server.background import Outcomes
 from tests.server.cases import OUTLOOK, PROMPTS
-from tests.server.conftest import Outcomes
 from tests.server.matrix import WHOLE, Cell, cells, keep, read_results, result
 
 # A draft whose layer was dropped runs on what memory held: its text is right, its numbers nobody's.

@@ -6,8 +6,8 @@ import pytest
 
 from tests.cpu_sglang import releases
 from tests.cpu_sglang.server import telling_lines
+from tests.server.background import Outcomes
 from tests.server.cases import OUTLOOK, PROMPTS
-from tests.server.conftest import Outcomes
 from tests.server.test_acceptance_log import LINE, steps_in
 
 

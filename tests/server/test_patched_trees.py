@@ -8,8 +8,8 @@ import pytest
 
 from sglang_eagle3_patch.hooks import PATCHES
 from tests.cpu_sglang import releases
+from tests.server.background import Outcomes
 from tests.server.cases import OUTLOOK, PROMPTS
-from tests.server.conftest import Outcomes
 
 TREES = [
     "0.5.23 tree-c",

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.cpu_sglang import server
+from tests.server.background import Outcomes
 from tests.server.cases import CASES, MLA_OLDER_WORKER, NO_PREFLIGHT
-from tests.server.conftest import Outcomes
 
 SAYS = "sglang-eagle3-patch: preflight: "
 REFUSED = ["refused-no-k", "0.5.9 refused-no-k"]

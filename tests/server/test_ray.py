@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import pytest
 
+from tests.server.background import Outcomes
 from tests.server.cases import OUTLOOK, PROMPTS
-from tests.server.conftest import Outcomes
 from tests.server.test_self_report import WANTED
 
 pytestmark = pytest.mark.serves("ray")

@@ -6,8 +6,8 @@ import pytest
 
 from tests.cpu_sglang import releases
 from tests.cpu_sglang.server import telling_lines
+from tests.server.background import Outcomes
 from tests.server.cases import OUTLOOK, PROMPTS
-from tests.server.conftest import Outcomes
 
 RELEASE = releases.find(releases.DEFAULT)
 QUIRK = RELEASE.quirks[RELEASE.worker]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.server.conftest import Outcomes
+from tests.server.background import Outcomes
 
 # What a process needs for its part; the rest may be in it too, or wait for modules it never loads.
 WANTED = {

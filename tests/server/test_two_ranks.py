@@ -12,8 +12,8 @@ import re
 import pytest
 
 from tests.cpu_sglang import releases
+from tests.server.background import Outcomes
 from tests.server.cases import CASES, OUTLOOK, PROMPTS
-from tests.server.conftest import Outcomes
 from tests.server.test_acceptance_log import LINE, steps_in
 
 RANKS = ["TP0", "TP1"]

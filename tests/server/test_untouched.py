@@ -9,8 +9,8 @@ import sys
 import pytest
 
 from sglang_eagle3_patch.hooks import PATCHES
+from tests.server.background import Outcomes
 from tests.server.cases import OUTLOOK, PROMPTS
-from tests.server.conftest import Outcomes
 
 # What a patch says of what it does is "sglang-eagle3-patch: <its name>: ..", and acceptance.
 OURS = re.compile(
