@@ -118,7 +118,8 @@ test)
     shift
     cd -- "$here"
     export EAGLE3_MATRIX=1
-    pytest tests/server/test_matrix.py tests/server/test_mla.py tests/contract/releases "$@"
+    pytest tests/contract/releases tests/patches tests/server/test_{matrix,mla,patched_trees}.py \
+        tests/server/test_{acceptance_recorded,acceptance_alarm,report}.py "$@"
     python -m tests.readme
     ;;
 bench)

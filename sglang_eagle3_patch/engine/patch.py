@@ -75,7 +75,6 @@ class Patch:
     upstream: str
     remove_when: str
     risk: Risk
-    patch_files: tuple[str, ...] = ()
     after: tuple[str, ...] = ()
     default: bool = True
 

@@ -218,8 +218,4 @@ PATCH = Patch(
     upstream="https://github.com/sgl-project/sglang/issues/31750",
     remove_when="upstream logs acceptance per step and per position",
     risk=Risk.OBSERVABILITY,
-    patch_files=(
-        "patches/sglang/0.5.9/0007-Spec-Log-the-accept-rate-of-each-draft-position.patch",
-        "patches/sglang/0.5.23/0006-Spec-Log-the-accept-rate-of-each-draft-position.patch",
-    ),
 )

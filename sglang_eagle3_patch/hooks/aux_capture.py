@@ -245,8 +245,4 @@ PATCH = Patch(
     remove_when="upstream resolves ids with their source and checks their number against fc",
     risk=Risk.NUMERICS,
     after=("draft-config", "kimi-capture", "wrapper-capture"),
-    patch_files=(
-        "patches/sglang/0.5.9/0004-Spec-Check-captured-aux-hidden-states-against-the-EA.patch",
-        "patches/sglang/0.5.23/0003-Spec-Check-captured-aux-hidden-states-against-the-EA.patch",
-    ),
 )

@@ -209,8 +209,4 @@ PATCH = Patch(
     risk=Risk.NUMERICS,
     # What draft-forward put into the model is no longer ignored.
     after=("draft-forward",),
-    patch_files=(
-        "patches/sglang/0.5.9/0002-Spec-Read-speculators-EAGLE-3-configs-and-refuse-ign.patch",
-        "patches/sglang/0.5.23/0001-Spec-Read-speculators-EAGLE-3-configs-and-refuse-ign.patch",
-    ),
 )

@@ -199,8 +199,4 @@ PATCH = Patch(
     upstream="https://github.com/sgl-project/sglang/issues/27908",
     remove_when="the draft classes raise on missing and unused tensors themselves",
     risk=Risk.LOAD_TIME,
-    patch_files=(
-        "patches/sglang/0.5.9/0005-Spec-Account-for-every-tensor-of-an-EAGLE-3-draft-ch.patch",
-        "patches/sglang/0.5.23/0004-Spec-Account-for-every-tensor-of-an-EAGLE-3-draft-ch.patch",
-    ),
 )

@@ -88,8 +88,4 @@ PATCH = Patch(
     upstream="https://github.com/sgl-project/sglang/pull/21272",
     remove_when="EAGLE with an EAGLE-3 draft is promoted or refused",
     risk=Risk.NUMERICS,
-    patch_files=(
-        "patches/sglang/0.5.9/0003-Spec-Run-EAGLE-3-drafts-as-EAGLE3-when-EAGLE-was-req.patch",
-        "patches/sglang/0.5.23/0002-Spec-Run-EAGLE-3-drafts-as-EAGLE3-when-EAGLE-was-req.patch",
-    ),
 )

@@ -215,7 +215,7 @@ def _tell(draft: Any, embed: str, head: str) -> None:
 def decides_by_tensors(_config_class: Any) -> bool:
     """Whether SGLang's own reader of configs, which moved, looks at a draft's tensors."""
     readers = ("srt/utils/hf_transformers/config.py", "srt/utils/hf_transformers_utils.py")
-    return any(source_says(file, "draft_vocab_size", "lm_head") for file in readers)
+    return any(source_says(file, "draft_vocab", "from_checkpoint") for file in readers)
 
 
 def checks_map(draft_class: Any) -> bool:
@@ -224,9 +224,9 @@ def checks_map(draft_class: Any) -> bool:
 
 
 def keeps_own(draft_class: Any) -> bool:
-    """Whether the class's `set_embed` compares what it is handed with what it has."""
+    """Whether the class's `set_embed` chooses between what it is handed and what it has."""
     return source_says(
-        f"srt/models/{draft_class.__module__.rpartition('.')[2]}.py", "set_embed", "equal"
+        f"srt/models/{draft_class.__module__.rpartition('.')[2]}.py", "set_embed", "choose"
     )
 
 

@@ -201,8 +201,4 @@ PATCH = Patch(
     upstream="https://github.com/sgl-project/sglang/pull/21272",
     remove_when="the draft's forward raises on target states that don't fit fc",
     risk=Risk.NUMERICS,
-    patch_files=(
-        "patches/sglang/0.5.9/0006-Spec-Raise-instead-of-skipping-fc-of-an-EAGLE-3-draf.patch",
-        "patches/sglang/0.5.23/0005-Spec-Raise-instead-of-skipping-fc-of-an-EAGLE-3-draf.patch",
-    ),
 )

@@ -51,5 +51,4 @@ PATCH = Patch(
     upstream="https://github.com/sgl-project/sglang/pull/19689",
     remove_when="0.5.9 is no longer supported",
     risk=Risk.LOAD_TIME,
-    patch_files=("patches/sglang/0.5.9/0001-Spec-Let-Kimi-K2.5-be-an-EAGLE-3-target.patch",),
 )

@@ -133,10 +133,10 @@ def check_overrides(overrides: Mapping[str, Any], config: Mapping[str, Any], dra
 
 
 def keeps_target_arguments_from_draft(_server_args_class: Any) -> bool:
-    """Whether the resolution of arguments, which moved, looks at the draft's own quantisation."""
+    """Whether the resolution of arguments, which moved, asks what the draft may inherit."""
     resolutions = ("srt/arg_groups/serving_hook.py", "srt/server_args.py")
     return any(
-        source_says(file, "speculative_draft_model_quantization", "quantization_config")
+        source_says(file, "speculative_draft_model_quantization", "inherited_quantization")
         for file in resolutions
     )
 

@@ -1,39 +1,31 @@
-"""The series on pristine releases: on, off, and as their runtime twins see them."""
+"""The series on the pristine files of every release: on, off, and in SGLang's own form."""
 
 from __future__ import annotations
 
-import json
+import re
+import shutil
 import subprocess
+import sys
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
 
-from tests.cpu_sglang import environments
-from tests.cpu_sglang.environments import Environment
-from tests.cpu_sglang.server import VARIABLE, process_variables
-from tests.patches.trees import git, is_code, patched, refresh, touched_files_only, touched_paths
+from sglang_eagle3_patch.commands.patches_series import all_series, touched_paths
+from tests.cpu_sglang import releases
+from tests.patches.conftest import TreeOf
+from tests.patches.trees import WHOLE, git, is_code, refresh, with_what_it_needs
 
-RELEASES = refresh.releases()
-
-
-@pytest.fixture(scope="module", params=RELEASES)
-def environment(request: pytest.FixtureRequest) -> Environment:
-    return environments.ensure(request.param)
-
-
-@pytest.fixture
-def files(environment: Environment) -> list[Path]:
-    paths: list[Path] = refresh.series(environment.release.version)
-    return paths
+# Writing a series takes seconds: each file is tried without each other one.
+ENDS = [refresh.releases()[0], refresh.releases()[-1]]
+WRITTEN = [series.folder.name for series in all_series()] if WHOLE else ENDS
+NEWEST = refresh.series(releases.DEFAULT)
+FORM = ["--isolated", "--no-cache", "--line-length", "88"]
+IMPORTS = ["--config", 'lint.isort.known-first-party=["sglang"]']
 
 
-@pytest.fixture
-def tree(environment: Environment, tmp_path: Path) -> Path:
-    return touched_files_only(environment, tmp_path)
-
-
-def test_git_am_takes_the_series(tree: Path, files: list[Path]) -> None:
-    git(tree, "am", "--keep-non-patch", *map(str, files))
+def test_git_am_takes_the_series(release: str, files: list[Path], committed_tree: TreeOf) -> None:
+    tree = committed_tree(release)
     subjects = git(tree, "log", "--reverse", "--format=%s").splitlines()[1:]
     assert subjects == [refresh.read_patch_file(file).subject for file in files]
     messages = git(tree, "log", "--format=%B")
@@ -42,33 +34,85 @@ def test_git_am_takes_the_series(tree: Path, files: list[Path]) -> None:
     assert git(tree, "status", "--porcelain") == ""
 
 
-def test_files_written_from_that_branch_are_the_same(tree: Path, files: list[Path]) -> None:
-    git(tree, "am", "--keep-non-patch", *map(str, files))
+@pytest.mark.parametrize("release", WRITTEN)
+def test_files_written_from_that_branch_are_the_same(
+    release: str, files: list[Path], committed_tree: TreeOf
+) -> None:
     known = {file.subject: file.runtime_patch for file in map(refresh.read_patch_file, files)}
-    written = dict(refresh.formatted(tree, known))
+    written = dict(refresh.formatted(committed_tree(release), known))
     assert written == {file.name: file.read_text(encoding="utf-8") for file in files}
 
 
 def test_git_apply_takes_it_and_takes_it_back(tree: Path, files: list[Path]) -> None:
-    for file in files:
-        git(tree, "apply", "--check", str(file))
-        git(tree, "apply", str(file))
+    # git knows no fuzz: every line of context must be there, at whatever offset.
+    git(tree, "apply", *map(str, files))
     assert git(tree, "status", "--porcelain") != ""
     git(tree, "apply", "-R", *map(str, reversed(files)))
     assert git(tree, "status", "--porcelain") == ""
 
 
-def test_every_patched_file_compiles(tree: Path, files: list[Path]) -> None:
-    git(tree, "apply", *map(str, files))
-    for path in {path for file in files for path in touched_paths(file)}:
+@pytest.mark.parametrize("file", NEWEST, ids=[file.name[:4] for file in NEWEST])
+def test_each_file_of_the_newest_series_applies_with_what_it_names(
+    file: Path, pristine_tree: TreeOf, tmp_path: Path
+) -> None:
+    tree = shutil.copytree(pristine_tree(releases.DEFAULT), tmp_path / "tree")
+    needed = with_what_it_needs(file)
+    git(tree, "apply", *map(str, needed))
+    for path in {path for needed_file in needed for path in touched_paths(needed_file)}:
         compile((tree / path).read_text(encoding="utf-8"), path, "exec")
 
 
-def test_after_each_file_the_tree_compiles(tree: Path, files: list[Path]) -> None:
+@pytest.fixture
+def steps(tree: Path, files: list[Path], tmp_path: Path) -> Path:
+    """A folder with what each file touches, `before` and `after` it, all it follows applied."""
     for file in files:
+        paths = touched_paths(file)
+        _copy(tree, paths, tmp_path / "steps/before" / file.stem)
         git(tree, "apply", str(file))
-        for path in touched_paths(file):
-            compile((tree / path).read_text(encoding="utf-8"), path, "exec")
+        _copy(tree, paths, tmp_path / "steps/after" / file.stem)
+    return tmp_path / "steps"
+
+
+def _copy(tree: Path, paths: list[str], folder: Path) -> None:
+    for path in paths:
+        if (tree / path).exists():
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(tree / path, folder / path)
+
+
+def ruff(folder: Path, *arguments: str) -> list[str]:
+    done = subprocess.run(["ruff", *arguments, "."], cwd=folder, capture_output=True, text=True)
+    assert done.returncode in (0, 1), done.stderr
+    return done.stdout.splitlines()
+
+
+def lint(folder: Path) -> set[str]:
+    """What ruff says of names that are missing or not needed and of the order of imports, without
+    places: those move."""
+    rules = ["--select", "F821,F811,F401,I", *IMPORTS, "--output-format", "concise"]
+    found = ruff(folder, "check", *FORM, *rules)
+    return {re.sub(r":\d+:\d+:", ":", line) for line in found if ".py:" in line}
+
+
+def misformatted(folder: Path) -> dict[str, set[str]]:
+    """The lines that ruff would format otherwise, by their file."""
+    found: dict[str, set[str]] = defaultdict(set)
+    path = ""
+    for line in ruff(folder, "format", "--diff", *FORM):
+        if line.startswith("--- "):
+            path = line.removeprefix("--- ")
+        elif line.startswith("-"):
+            found[path].add(line)
+    return found
+
+
+def test_what_is_touched_stays_in_sglangs_form(steps: Path) -> None:
+    # black and isort formatted SGLang up to 0.5.19, ruff does since. What is theirs alone may
+    # stay; a line that a patch has written may not differ, whoever formats it.
+    assert lint(steps / "after") <= lint(steps / "before")
+    before = misformatted(steps / "before")
+    for path, lines in misformatted(steps / "after").items():
+        assert lines <= before[path], path
 
 
 def test_the_installed_package_can_be_patched(
@@ -83,59 +127,31 @@ def test_the_installed_package_can_be_patched(
     assert all((tree / path).exists() for path in new)
 
 
-# Imports every module that a hook touches, as far as the release has it, and says what became of
-# the hooks. The start line of the installed package puts them in.
-_STATUS = """
-import importlib, json
-import sglang
-import sglang_eagle3_patch
-from sglang_eagle3_patch.hooks import PATCHES
-for name in sorted({hook.module for patch in PATCHES for hook in patch.hooks}):
-    try:
-        importlib.import_module(name)
-    except ModuleNotFoundError as missing:
-        if not name.startswith(missing.name):
-            raise
-found = {
-    patch.name: [patch.status, patch.detail, {hook.path: hook.status for hook in patch.hooks}]
-    for patch in sglang_eagle3_patch.status()
-}
-print(json.dumps(found))
-"""
+def run_refresh(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    script = [sys.executable, str(refresh.PATCHES_FOLDER / "refresh")]
+    return subprocess.run([*script, *arguments], capture_output=True, text=True)
 
 
-def statuses(environment: Environment, folder: Path) -> dict[str, tuple[str, str, dict[str, str]]]:
-    done = subprocess.run(
-        [environment.python, "-W", "ignore", "-c", _STATUS],
-        env=process_variables(environment, {VARIABLE: "1"}),
-        cwd=folder,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    found: dict[str, tuple[str, str, dict[str, str]]] = json.loads(done.stdout.splitlines()[-1])
-    return found
+@pytest.mark.parametrize("release", ["0.5.22"])
+def test_a_series_is_put_onto_another_release(tree: Path, committed_tree: TreeOf) -> None:
+    done = run_refresh("--from", committed_tree(releases.DEFAULT), tree)
+    assert done.returncode == 0, done.stderr
+    assert git(tree, "log", "--format=%s").splitlines()[:-1] == [
+        refresh.read_patch_file(file).subject for file in reversed(refresh.series("0.5.22"))
+    ]
 
 
-def twins(environment: Environment) -> list[str]:
-    files = refresh.series(environment.release.version)
-    return [refresh.read_patch_file(file).runtime_patch for file in files]
-
-
-def test_on_the_pristine_release_every_twin_is_applied(
-    environment: Environment, tmp_path: Path
-) -> None:
-    found = statuses(environment, tmp_path)
-    assert {name: found[name][:2] for name in twins(environment)} == {
-        name: ["applied", ""] for name in twins(environment)
-    }
-
-
-def test_on_the_patched_tree_no_twin_is_needed(environment: Environment, tmp_path: Path) -> None:
-    found = statuses(patched(environment, tmp_path / "patched"), tmp_path)
-    assert {name: found[name][0] for name in twins(environment)} == dict.fromkeys(
-        twins(environment), "not-needed"
-    ), found
-    for name in twins(environment):
-        assert set(found[name][2].values()) <= {"not-needed", "waiting"}
-    assert found["wrapper-capture"][0] == "applied"
+@pytest.mark.parametrize("release", ["0.5.17"])
+def test_a_conflict_is_shown_and_left(tree: Path, committed_tree: TreeOf) -> None:
+    newest = committed_tree(releases.DEFAULT)
+    done = run_refresh("--from", newest, tree)
+    assert done.returncode == 1
+    assert "in conflict: python/sglang/srt/" in done.stderr
+    assert "UU python/sglang/srt/" in git(tree, "status", "--porcelain")
+    done = run_refresh("--from", newest, tree)
+    assert "is not at its root commit, or has changes" in done.stderr
+    # Nor is a series written from it, or from a tree without patches.
+    done = run_refresh("0.5.17", tree)
+    assert "has changes, or no commit after its root: nothing is written" in done.stderr
+    git(tree, "cherry-pick", "--abort")
+    assert "nothing is written" in run_refresh("0.5.17", tree).stderr

@@ -11,13 +11,19 @@ import shutil
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType
 
+from sglang_eagle3_patch.commands.patches_series import touched_paths
 from tests.cpu_sglang.environments import Environment
 
 REPOSITORY = Path(__file__).parents[2]
+# Where SGLang keeps tests that need no server.
+OWN_TESTS = "test/registered/unit/"
+# Under `./launch.sh test --matrix`.
+WHOLE = os.environ.get("EAGLE3_MATRIX") == "1"
 
 
 def _load_refresh() -> ModuleType:
@@ -41,25 +47,32 @@ def pristine_package(environment: Environment) -> Path:
     return package
 
 
-def touched_paths(file: Path) -> list[str]:
-    """Return the paths that a patch file changes or adds."""
-    return re.findall(r"^diff --git a/(\S+) b/\1$", file.read_text(encoding="utf-8"), re.MULTILINE)
-
-
-def touched_files_only(environment: Environment, folder: Path) -> Path:
-    """Return a git repository below `folder` of just those pristine files that patches touch."""
-    package, tree = pristine_package(environment), folder / "tree"
-    tree.mkdir(parents=True)
-    for file in refresh.series(environment.release.version):
-        for path in touched_paths(file):
-            source = package.parent / Path(path).relative_to("python") if is_code(path) else None
-            if source is not None and source.exists():
-                (tree / path).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(source, tree / path)
-    git(tree, "init", "-q")
-    git(tree, "add", "-A")
+def touched_files_only(release: str, site_packages: Path, folder: Path) -> Path:
+    """Return a git repository below `folder` of just those pristine files that patches touch, and
+    of the one that tells the release; `site_packages` holds the release's `sglang`."""
+    tree = folder / "tree"
+    touched = {path for file in refresh.series(release) for path in touched_paths(file)}
+    for path in {*filter(is_code, touched), "python/sglang/_version.py"}:
+        source = site_packages / path.removeprefix("python/")
+        if source.exists():
+            (tree / path).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source, tree / path)
+    git(tree, "init", "-q", "--template=")
+    git(tree, "add", "-A", "--force")
     git(tree, "commit", "-q", "-m", "pristine")
     return tree
+
+
+def with_what_it_needs(file: Path) -> list[Path]:
+    """Return those files of its series that a patch file names, in their order, and the file."""
+    needed = refresh.read_patch_file(file).depends
+    return [*(other for other in sorted(file.parent.iterdir()) if other.name[:4] in needed), file]
+
+
+def own_tests(files: Sequence[Path]) -> int:
+    """Return how many tests these patch files add."""
+    texts = (file.read_text(encoding="utf-8") for file in files)
+    return sum(len(re.findall(r"^\+    def test_", text, re.MULTILINE)) for text in texts)
 
 
 def is_code(path: str) -> bool:
@@ -67,8 +80,8 @@ def is_code(path: str) -> bool:
     return path.startswith("python/sglang/")
 
 
-def patched(environment: Environment, folder: Path) -> Environment:
-    """Return `environment` with the patched release, which is built below `folder`, first."""
+def patched(environment: Environment, folder: Path, files: Sequence[Path]) -> Environment:
+    """Return `environment` with its release, patched by `files` and built below `folder`, first."""
     python = folder / "python"
     shutil.copytree(
         pristine_package(environment),
@@ -76,10 +89,9 @@ def patched(environment: Environment, folder: Path) -> Environment:
         copy_function=_link_or_copy,
         ignore=shutil.ignore_patterns(".git"),
     )
-    files = map(str, refresh.series(environment.release.version))
     # Patched files are written anew, so that the linked original stays as it is.
-    git(folder, "init", "-q")
-    git(folder, "apply", *files)
+    git(folder, "init", "-q", "--template=")
+    git(folder, "apply", *map(str, files))
     return dataclasses.replace(environment, overlays=(python, *environment.overlays))
 
 
@@ -87,11 +99,12 @@ _building = threading.Lock()
 
 
 def patched_once(environment: Environment, folder: Path) -> Environment:
-    """As `patched`, but built below `folder` only when it isn't there yet; threads may share it."""
+    """As `patched` by the whole series, but built below `folder` only when it isn't there yet;
+    threads may share it."""
     whole = folder / environment.release.version
     with _building:
         if not whole.exists():
-            return patched(environment, whole)
+            return patched(environment, whole, refresh.series(environment.release.version))
     return dataclasses.replace(environment, overlays=(whole / "python", *environment.overlays))
 
 

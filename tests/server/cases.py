@@ -150,22 +150,35 @@ CASES |= {
     ),
 }
 
-# The same repairs as patches of the source, without the plugin but for one.
+# The same repairs as patches of the source, without the plugin but for one: the rows of the demo,
+# and drafts trained as speculators does by default.
+
+
+@dataclass(frozen=True)
+class TreeDraft:
+    """A draft served from patched source. `outlook`: under which name torch predicts it."""
+
+    build: Callable[[], Checkpoint]
+    algorithm: str = "EAGLE3"
+    outlook: str = "trained"
+
+
+TREE_DRAFTS = {
+    "a": TreeDraft(forms.native),
+    "b": TreeDraft(forms.founding),
+    "c": TreeDraft(forms.speculators),
+    "d": TreeDraft(forms.native, algorithm="EAGLE"),
+    "nbr": TreeDraft(forms.speculators_weak, outlook="weak"),
+    "mla": TreeDraft(forms.mla_weak, outlook="mla_weak"),
+}
 CASES |= {
-    f"{release} tree-{letter}": ServerCase(draft, release, algorithm, tree=True)
-    for release, letter, draft, algorithm in [
-        ("0.5.23", "c", forms.speculators, "EAGLE3"),
-        ("0.5.23", "d", forms.native, "EAGLE"),
-        ("0.5.9", "a", forms.native, "EAGLE3"),
-        ("0.5.9", "b", forms.founding, "EAGLE3"),
-        ("0.5.9", "c", forms.speculators, "EAGLE3"),
-        ("0.5.9", "d", forms.native, "EAGLE"),
-    ]
+    f"{release} tree-{name}": ServerCase(draft.build, release, draft.algorithm, tree=True)
+    for release in releases.RELEASES
+    for name, draft in TREE_DRAFTS.items()
 }
 CASES |= {
     "0.5.23 tree-no-k": ServerCase(without("midlayer.self_attn.k_proj.weight"), tree=True),
-    "0.5.23 tree-dummy": ServerCase(forms.native, tree=True, arguments=("--load-format", "dummy")),
-    "0.5.23 tree-plugin": ServerCase(forms.speculators, tree=True, variables=ON),
+    "0.5.23 tree-plugin": ServerCase(forms.speculators_weak, tree=True, variables=ON),
 }
 
 # Other speculation, stock and with the plugin. SGLang serves DFLASH on a CPU up to 0.5.15.post1,

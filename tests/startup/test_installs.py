@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cpu_sglang import releases
 from tests.startup.conftest import put_empty_sglang, run_python
 from tests.startup.wheels import REPOSITORY, make_venv, python_of
 
@@ -42,6 +43,18 @@ def test_uninstalling_leaves_nothing_behind(folder: Path, wheel: Path) -> None:
     assert files_in(folder) == before
     result = run_python(python_of(folder), ACTIVE, **ON)
     assert (result.stdout.strip(), result.stderr) == ("False", "")
+
+
+def test_the_wheel_brings_the_series_of_every_release(folder: Path, wheel: Path) -> None:
+    pip(folder, "install", "--no-index", "--no-deps", str(wheel))
+    brought = (
+        "from sglang_eagle3_patch.commands.patches_series import all_series\n"
+        "for series in all_series():\n"
+        "    assert all(file.is_file() for file in series.files)\n"
+        "    print(*series.releases, sep='\\n')"
+    )
+    result = run_python(python_of(folder), brought)
+    assert (set(result.stdout.split()), result.stderr) == (set(releases.RELEASES), "")
 
 
 def test_an_editable_install_has_the_start_line_and_goes_as_whole(folder: Path) -> None:
