@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from sglang_eagle3_patch import __version__
-from sglang_eagle3_patch.commands import convert, doctor, patches, report, status
+from sglang_eagle3_patch.commands import convert, doctor, patches, report, stacks, status
 from sglang_eagle3_patch.parity import command as parity
 
 
@@ -21,6 +21,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     patches.add_parser(commands)
     status.add_parser(commands)
+    stacks.add_parser(commands)
     parity.add_parser(commands)
     doctor.add_parser(commands)
     convert.add_parser(commands)

@@ -29,6 +29,8 @@ from sglang_eagle3_patch.settings import PREFIX, Selection, Settings, SettingsEr
 # huggingface_hub retries a hub that hangs for minutes, and so may a disk.
 JUDGING_SECONDS = 30.0
 _SAYS = "sglang-eagle3-patch: preflight"
+_SECRETS = ("--api-key", "--admin-api-key", "--ssl-keyfile-password")
+_HIDDEN = "[hidden]"
 _OTHER_HUB = "SGLANG_USE_MODELSCOPE"
 
 
@@ -55,11 +57,12 @@ def check(arguments: Sequence[str]) -> None:
     Silent where no EAGLE-3 draft is asked for or every patch is off. Raises SystemExit with all
     that is wrong where the verdict is an error.
     """
-    refused = False
+    refused, told = False, ""
     try:
         examined = _examine_in_time(arguments)
-        told = screen(examined) if examined else ""
         refused = examined is not None and examined.is_refused
+        if examined is not None:
+            told = screen(examined) if refused else _whole_screen(examined, arguments)
     except (CannotJudge, SettingsError) as problem:
         told = f"{_SAYS}: WARNING: not judged: {problem}"
     except Exception as error:  # noqa: BLE001 - said above
@@ -91,9 +94,7 @@ def dry_run(arguments: Sequence[str]) -> int:
         else:
             status = int(examined.is_refused)
             print("\n".join([screen(examined), *_details(examined.case)]))
-    ours = [f"{name}={value}" for name, value in os.environ.items() if name.startswith(PREFIX)]
-    command = shlex.join([*ours, sys.executable, "-m", "sglang.launch_server", *arguments])
-    print(f"\nstarts:\n\n  {command}")
+    print(f"\nstarts:\n\n  {_command(arguments)}")
     return status
 
 
@@ -176,6 +177,28 @@ def _excuse(case: Case, selection: Selection) -> str:
     if (case.launch.draft_load_format or case.launch.load_format) == "dummy":
         return "the load format dummy reads no weights"
     return ""
+
+
+def _whole_screen(examined: Examined, arguments: Sequence[str]) -> str:
+    """Return all that is told of a launch that goes on: one screen."""
+    command = f"  {'starts':9} {_command(arguments)}"
+    return "\n".join([screen(examined), *_details(examined.case), command])
+
+
+def _command(arguments: Sequence[str]) -> str:
+    """Return the command that is handed over to, with our variables as they are set now.
+
+    It goes to logs: the values of keys and passwords are not in it.
+    """
+    ours = [f"{name}={value}" for name, value in os.environ.items() if name.startswith(PREFIX)]
+    shown = list(arguments)
+    for place, argument in enumerate(arguments):
+        flag, given, _ = argument.partition("=")
+        if flag in _SECRETS and given:
+            shown[place] = f"{flag}={_HIDDEN}"
+        elif flag in _SECRETS and place + 1 < len(shown):
+            shown[place + 1] = _HIDDEN
+    return shlex.join([*ours, sys.executable, "-m", "sglang.launch_server", *shown])
 
 
 def _details(case: Case) -> list[str]:

@@ -59,7 +59,8 @@ VARIABLES = (
         meaning="`key=value,…`; keys: `aux_layers=2:30:58` names the target layers whose inputs "
         "the draft was trained on; `trace_requests=1` has the trace name requests; `trace_mb=256` "
         "and `trace_files=4` bound it; `alarm_steps=200` is how many verify steps it takes to "
-        "warn that nothing is accepted, `0`: never",
+        "warn that nothing is accepted, `0`: never; `stall_s=300` is how many seconds without "
+        "progress it takes for a start to tell where it waits, `0`: never",
     ),
 )
 
@@ -108,6 +109,7 @@ class Settings:
     trace_mb: int = 256
     trace_files: int = 4
     alarm_steps: int = 200
+    stall_s: int = 300
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Settings:
@@ -180,6 +182,7 @@ _OPTIONS: dict[str, tuple[Callable[[str], Any], str, str]] = {
     "trace_mb": (_at_least(1), "a number of megabytes", "256"),
     "trace_files": (_at_least(1), "a number of files", "4"),
     "alarm_steps": (_at_least(0), "a number of verify steps", "200"),
+    "stall_s": (_at_least(0), "a number of seconds", "300"),
 }
 
 

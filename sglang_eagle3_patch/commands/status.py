@@ -135,6 +135,8 @@ def print_processes(processes: Sequence[Mapping[str, Any]]) -> None:
             )
         console.print(table)
         told = {name: value for name, value in process.get("facts", {}).items() if value}
+        if ready := told.pop("ready", None):
+            console.print(ready, markup=False, highlight=False)
         if told:
             console.print(", ".join(f"{k}: {v}" for k, v in told.items()), markup=False)
 

@@ -4,7 +4,8 @@ Why: `norm_before_residual`, on by default in speculators' trainers, is computed
 `norm_before_fc`, `fc_norm` and `norm_output` only by newer ones and not by both draft classes;
 biases of q, k and v, and Qwen3's norms of q and k, by neither; yarn's `mscale` only by newer ones,
 its `attention_factor` by none. What the class ignores loads, and something else is computed.
-`norm_output` also has two meanings: SpecForge norms before the head by it, never what recurs.
+`norm_output` also has two meanings: SpecForge switched the norm before the head by it until
+September 2026, and what recurs since.
 ModelOpt's trainer norms the hidden state twice, and its config doesn't say so.
 Where: `__init__` of both draft classes, where the model is built and nothing is loaded yet;
 `load_weights`, where names tell the producer.
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from typing import Any
 
 from sglang_eagle3_patch.checkpoint.flags import stated_flag
@@ -32,6 +34,7 @@ from sglang_eagle3_patch.hooks.parts.draft_pieces import (
     trained_amplitude,
 )
 from sglang_eagle3_patch.hooks.parts.expected_tensors import inner_model
+from sglang_eagle3_patch.hooks.parts.launch_facts import facts
 from sglang_eagle3_patch.hooks.parts.source_probe import source_says
 
 logger = logging.getLogger(__name__)
@@ -47,6 +50,11 @@ def draft_init(
     """After a draft class's `__init__(config, …)`."""
     result = wrapped(*args, **kwargs)
     added = add_what_is_lacking(draft)
+    asked = [flag for flag, on in asdict(AskedFlags.of(draft.config)).items() if on]
+    facts.draft_flags = tuple(
+        f"{flag} on ({'patched' if flag in added else 'by its class'})"
+        for flag in dict.fromkeys((*asked, *added))
+    )
     if added:
         logger.info(
             "sglang-eagle3-patch: %s: computed for %s: %s",
@@ -96,15 +104,17 @@ def load_weights(
 
 
 def heed_producer(draft: Any, names: list[str]) -> None:
-    """Give `norm_output` the meaning it has to who wrote these names.
+    """Put in what only the producer tells, whom these names and the config tell: the second norm.
 
-    Raises `DraftError` for a draft trained without a norm before its head.
+    Raises `DraftError` for a `norm_output` whose meaning to its producer changed with time, unless
+    `return_hidden_post_norm` says what recurs.
     """
     config = draft.config.to_dict()
     stated = stated_flag(config, "norm_output")
     producer = recognise(config, names)
     if producer.double_input_norm:
         double_input_norm(draft)
+        facts.draft_flags += ("double_input_norm on (patched)",)
         logger.info(
             "sglang-eagle3-patch: %s: this draft looks like one of %s, whose trainer norms the "
             "hidden state by input_layernorm and then by hidden_norm: both are computed",

@@ -122,6 +122,7 @@ def _refuse_unless_whole(draft: Any, ledger: WeightLedger) -> None:
             "set use_aux_hidden_state to true in the draft's config.json",
         )
     facts.draft_weights = f"all {len(ledger.seen)} tensors"
+    facts.draft_tensors = len(ledger.seen)
     logger.info(
         "sglang-eagle3-patch: %s: all %d tensors of the draft loaded into %s",
         NAME,

@@ -25,6 +25,7 @@ from sglang_eagle3_patch.checkpoint.layouts import canonical_name
 from sglang_eagle3_patch.engine.patch import Hook, Patch, Risk
 from sglang_eagle3_patch.errors import DraftError
 from sglang_eagle3_patch.hooks.parts.expected_tensors import inner_model
+from sglang_eagle3_patch.hooks.parts.launch_facts import facts
 from sglang_eagle3_patch.hooks.parts.local_draft import read_draft
 from sglang_eagle3_patch.hooks.parts.source_probe import raises_over, source_says
 
@@ -202,6 +203,7 @@ def compared(own: Any, targets: Any) -> tuple[float, float]:
 
 def _tell(draft: Any, embed: str, head: str) -> None:
     mapped = getattr(draft, "hot_token_id", None)
+    facts.embedding, facts.head = embed, head
     logger.info(
         "sglang-eagle3-patch: %s: embedding: %s; head: %s; draft vocabulary: %s of %d tokens",
         NAME,

@@ -26,7 +26,11 @@ from sglang_eagle3_patch.hooks.parts.expected_tensors import (
     inner_model,
     uses_aux_hidden_states,
 )
-from sglang_eagle3_patch.hooks.parts.launch_facts import captured_layers, speculative_algorithm
+from sglang_eagle3_patch.hooks.parts.launch_facts import (
+    captured_layers,
+    facts,
+    speculative_algorithm,
+)
 from sglang_eagle3_patch.hooks.parts.source_probe import raises_over
 
 NAME = "fc-guard"
@@ -92,6 +96,8 @@ def after_worker_init(
 def check_algorithm(draft: Any, algorithm: Any) -> None:
     """Raise `DraftError` when the algorithm captures nothing and the draft is EAGLE-3's."""
     needs_states = type(draft).__name__ in EAGLE3_ARCHITECTURES and uses_aux_hidden_states(draft)
+    if needs_states:
+        facts.fc_width = fc_input_width(inner_model(draft).fc)
     if needs_states and not algorithm.is_eagle3():
         raise DraftError(
             NAME,

@@ -159,4 +159,6 @@ PATCH = Patch(
     upstream="none: it tells of this package",
     remove_when="this package goes",
     risk=Risk.OBSERVABILITY,
+    # What it reports of a scheduler that is ready has the block of its start in it.
+    after=("startup-watch",),
 )

@@ -16,11 +16,17 @@ class LaunchFacts:
     captured_layers: tuple[int, ...] | None = None
     layers_from: str | None = None  # what named the captured layers
     draft_weights: str | None = None  # how the draft's weights were accounted for
+    draft_tensors: int | None = None  # how many were loaded, all of them
+    draft_flags: tuple[str, ...] = ()  # what the draft computes beyond the plain layer, and by whom
+    fc_width: int | None = None  # of the aux hidden states of one token, as `fc` takes them
+    embedding: str | None = None  # whose the draft's embedding is
+    head: str | None = None
+    ready: str | None = None  # the block of the start that came to its end
     acceptance_alarm: str | None = None  # what is wrong while the alarm is on
 
     def as_data(self) -> dict[str, Any]:
         """Return what is known, as JSON holds it."""
-        return {name: value for name, value in asdict(self).items() if value is not None}
+        return {name: value for name, value in asdict(self).items() if value not in (None, ())}
 
 
 facts = LaunchFacts()

@@ -109,10 +109,11 @@ def called_at(hook: Hook) -> list[str]:
     """Who is called, the outermost first, when the touch point is called.
 
     The real function ends the call by refusing so many arguments: nothing of it is run. So does
-    the stand-in's own wrapper, which lies below ours at one of the touch points.
+    the stand-in's own wrapper, which lies below ours at one of the touch points, and so does
+    SGLang's around the scheduler's batches, which wants a scheduler.
     """
     calls.clear()
-    with pytest.raises(TypeError):
+    with pytest.raises((TypeError, AttributeError)):
         getattr(owner_of(hook), name_of(hook))(*[object()] * 99)
     return list(calls)
 

@@ -27,7 +27,7 @@ from sglang_eagle3_patch.parity.compare import compare_steps, random_inputs
 from sglang_eagle3_patch.parity.sglang_draft import SglangDraft, become_rank, make_batch
 from sglang_eagle3_patch.reference import ReferenceDraft
 from tests.contract import drafts
-from tests.contract.releases import doctor_observed, fidelity
+from tests.contract.releases import capturing, doctor_observed, fidelity, launching
 from tests.cpu_sglang.pair import forms
 
 STEPS = 3
@@ -85,6 +85,8 @@ def main() -> None:
                 if name in folders
             },
             "kimi": attempt(examine_kimi),
+            "launching": attempt(launching.observe),
+            "capturing": attempt(capturing.observe),
             "fidelity": attempt(fidelity.measure, Path(folder) / "fidelity"),
             "scale_of_fc": attempt(fidelity.scale_of_fc, Path(folder) / "scale"),
             "doctor": {"plugin": attempt(doctor_observed.observe, Path(folder), "plugin")},
