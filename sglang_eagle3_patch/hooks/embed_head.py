@@ -191,14 +191,30 @@ def choose(draft: Any, name: str, module: Any, targets: Any) -> tuple[Any, str]:
 
 def compared(own: Any, targets: Any) -> tuple[float, float]:
     """Return how far `own` is from `targets`, relative to its size, and the mean cosine of their
-    rows, of a thousand rows of two `[rows, width]` tensors."""
+    rows, of a thousand rows of each rank's part of two `[rows, width]` tables.
+
+    Both are of the whole table, or ranks could keep parts of two tables that are close.
+    """
     import torch
 
     step = max(1, own.shape[0] // 1000)
-    ours, theirs = own[::step].float(), targets[::step].to(own.device).float()
-    deviation = (ours - theirs).norm() / theirs.norm().clamp_min(1e-12)
+    ours, theirs = own[::step].double(), targets[::step].to(own.device).double()
     cosines = torch.nn.functional.cosine_similarity(ours, theirs, dim=-1)
-    return float(deviation), float(cosines.mean())
+    sums = [(ours - theirs).square().sum(), theirs.square().sum(), cosines.sum()]
+    rows = torch.full_like(sums[0], len(ours))
+    distance, size, likeness, rows = _over_ranks(torch.stack([*sums, rows])).tolist()
+    return (distance / max(size, 1e-24)) ** 0.5, likeness / rows
+
+
+def _over_ranks(sums: Any) -> Any:
+    """Return the sums over the ranks that hold the table's other parts, or the same one."""
+    import torch
+    from sglang.srt.distributed import get_tp_group
+
+    group = get_tp_group()
+    if group.world_size > 1:
+        torch.distributed.all_reduce(sums, group=group.device_group)
+    return sums
 
 
 def _tell(draft: Any, embed: str, head: str) -> None:

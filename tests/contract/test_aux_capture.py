@@ -169,6 +169,33 @@ class TestTargetsWithAFlagOnEachLayer:
             aux_capture.check_capture(target, spec_of(tmp_path, forms.sglang_config()), "draft")
 
 
+class MiniMaxTarget(torch.nn.Module):
+    """A target as MiniMax-M3 is: its real setter, which flags layers and lists the last output."""
+
+    def __init__(self) -> None:
+        from sglang.srt.models.minimax_m3 import MiniMaxM3SparseForCausalLM
+
+        super().__init__()
+        self.config = SimpleNamespace(num_hidden_layers=8)
+        self.pp_group = SimpleNamespace(is_last_rank=True)
+        self.model = torch.nn.Module()
+        self.model.layers = torch.nn.ModuleList(torch.nn.Identity() for _ in range(8))
+        self.setter = MiniMaxM3SparseForCausalLM.set_eagle3_layers_to_capture
+
+    def set_eagle3_layers_to_capture(self, layer_ids: list[int] | None) -> None:
+        self.setter(self, layer_ids)
+
+
+@pytest.mark.parametrize("ids", [[1, 4, 7], [2, 4, 8]])
+def test_the_last_output_has_no_layer_to_be_flagged(
+    rank: None, tmp_path: Path, ids: list[int]
+) -> None:
+    target = MiniMaxTarget()
+    target.set_eagle3_layers_to_capture(None)
+    aux_capture.check_capture(target, spec_of(tmp_path, speculators(ids)), "draft")
+    assert captured(target) == ids
+
+
 class TestTheFlag:
     CONFIG: dict[str, Any] = {  # noqa: RUF012
         **forms.sglang_config(),

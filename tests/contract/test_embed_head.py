@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ from sglang_eagle3_patch.errors import DraftError
 from tests.contract.conftest import DraftFactory
 from tests.contract.drafts import mla_config, mla_tensors
 from tests.contract.test_eagle3_mode import CHAIN
+from tests.cpu_sglang import server
 from tests.cpu_sglang.pair import forms
 
 VOCAB, REDUCED, WIDTH = 320, 130, 128
@@ -162,6 +165,31 @@ class TestOwnTensors:
         assert torch.equal(draft.lm_head.weight[:VOCAB], tensors["lm_head.weight"])
         assert torch.equal(draft.model.embed_tokens.weight, EMBED)
         assert "embedding: the target's; head: the draft's own" in caplog.text
+
+
+def _compare_a_part(rank: int, meeting: str, folder: str) -> None:
+    """Run in a process of its own: one rank of two compares its half of the tables."""
+    import sglang.srt.distributed as distributed
+
+    from sglang_eagle3_patch.hooks.embed_head import compared
+
+    torch.distributed.init_process_group("gloo", meeting, rank=rank, world_size=2)
+    group = SimpleNamespace(world_size=2, device_group=torch.distributed.group.WORLD)
+    distributed.get_tp_group = lambda: group
+    targets = torch.ones(50, WIDTH)
+    found = compared(targets * (1.02 if rank else 1.0), targets)
+    Path(folder, str(rank)).write_text(json.dumps(found))
+
+
+def test_ranks_decide_by_the_whole_table(tmp_path: Path) -> None:
+    # By its own half the first would take the target's table, and the second the draft's own.
+    meeting = f"tcp://127.0.0.1:{server.free_port()}"
+    torch.multiprocessing.spawn(_compare_a_part, (meeting, str(tmp_path)), nprocs=2)
+    both = [json.loads((tmp_path / str(rank)).read_text()) for rank in (0, 1)]
+    assert both[0] == both[1]
+    deviation, likeness = both[0]
+    assert deviation == pytest.approx(0.02 / 2**0.5, rel=1e-4)
+    assert likeness == pytest.approx(1)
 
 
 @pytest.mark.usefixtures("rank", "no_cuda_calls")

@@ -26,6 +26,8 @@ def captured_inputs(holder: Any) -> list[int]:
     if not any(hasattr(layer, _FLAG) for layer in holder.layers):
         return listed
     flagged = [i for i, layer in enumerate(holder.layers) if getattr(layer, _FLAG, False)]
+    # The output of the last layer has no layer to be flagged: forwards look for it in the list.
+    flagged += sorted({i for i in listed if i >= len(holder.layers)})
     return listed if sorted(set(listed)) == flagged else flagged
 
 
