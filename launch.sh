@@ -17,7 +17,16 @@ usage: launch.sh demo [--sglang V] [--json FILE]  damaged drafts on a CPU: stock
 demo, test and run build what they need in .cache/cpu_sglang (8 GB, about 4 minutes, once); name
 another folder in SGLANG_EAGLE3_CPU_CACHE. They need Python 3.11 or newer and pip's package index.
 The last form is `python3 -m sglang_eagle3_patch.launch_server ARGUMENTS`, with the arguments of
-`python3 -m sglang.launch_server`; set PYTHON to use another python than python3.
+`python3 -m sglang.launch_server`; set PYTHON to use another python than python3. Kimi-K2.5 on eight
+GPUs, its draft judged first (add --eagle3-dry-run to judge it alone, without a GPU):
+
+  ./launch.sh \
+    --model-path moonshotai/Kimi-K2.5 --trust-remote-code --tp 8 \
+    --speculative-algorithm EAGLE3 --speculative-draft-model-path DRAFT \
+    --speculative-num-steps 3 --speculative-eagle-topk 1 --speculative-num-draft-tokens 4 \
+    --mem-fraction-static 0.85 --host 0.0.0.0 --port 30000
+
+docs/launching.md tells of several nodes, replicas, Ray and containers.
 USAGE
 }
 
@@ -119,7 +128,7 @@ test)
     cd -- "$here"
     export EAGLE3_MATRIX=1
     pytest tests/contract/releases tests/patches tests/server/test_{matrix,mla,patched_trees}.py \
-        tests/server/test_{acceptance_recorded,acceptance_alarm,report}.py "$@"
+        tests/server/test_{acceptance_recorded,acceptance_alarm,report,startup_watch,handover}.py "$@"
     python -m tests.readme
     ;;
 bench)

@@ -30,6 +30,7 @@ from tests.cpu_sglang.pair.outlook import without_trailing_zeros
 STARTUP_SECONDS = 300
 STOCK = "sglang.launch_server"
 OURS = "sglang_eagle3_patch.launch_server"
+SERVE = "sglang serve"
 VARIABLE = "SGLANG_EAGLE3_PATCH"
 _PR_SET_PDEATHSIG = 1
 _PORTS = range(20000, 30000)
@@ -207,8 +208,11 @@ def start(
     `variables` are put on top of the environment's; our own are never inherited.
     """
     port = free_port()
+    module = ("-m", launcher)
+    if launcher == SERVE:
+        module = (str(environment.python.with_name("sglang")), "serve")
     command = [
-        *(str(environment.python), "-m", launcher),
+        *(str(environment.python), *module),
         *("--model-path", str(target), "--trust-remote-code"),
         *("--host", "127.0.0.1", "--port", str(port)),
         *arguments,

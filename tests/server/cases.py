@@ -95,7 +95,7 @@ CASES: dict[str, ServerCase] = {
     "stock-nbr": ServerCase(founding_norm_before_residual),
     "plugin-a": ServerCase(forms.native, launcher=server.OURS),
     "plugin-b": ServerCase(forms.founding, variables=ON, ask_status=True),
-    "plugin-c": ServerCase(forms.speculators, variables={**ON, **POISONED}),
+    "plugin-c": ServerCase(forms.speculators, launcher=server.SERVE, variables={**ON, **POISONED}),
     "plugin-d": ServerCase(forms.native, algorithm="EAGLE", launcher=server.OURS),
     "plugin-nbr": ServerCase(forms.SAVED_BY_SPECULATORS, launcher=server.OURS),
     "plugin-nbr-off": ServerCase(
@@ -138,7 +138,9 @@ CASES |= {
     ),
     "0.5.9 plugin-a": ServerCase(forms.native, release="0.5.9", launcher=server.OURS),
     "0.5.9 plugin-b": ServerCase(forms.founding, release="0.5.9", variables=ON),
-    "0.5.9 plugin-c": ServerCase(forms.speculators, release="0.5.9", variables=ON),
+    "0.5.9 plugin-c": ServerCase(
+        forms.speculators, release="0.5.9", launcher=server.SERVE, variables=ON
+    ),
     "0.5.9 plugin-d": ServerCase(
         forms.native, release="0.5.9", algorithm="EAGLE", launcher=server.OURS
     ),
@@ -227,6 +229,16 @@ CASES |= {
     ),
     "two-tokenizers": ServerCase(
         forms.native, launcher=server.OURS, arguments=("--tokenizer-worker-num", "2")
+    ),
+}
+
+# Data-parallel attention: each rank has requests of its own, and all experts are shared.
+CASES |= {
+    "attention-ranks": ServerCase(
+        forms.native,
+        launcher=server.OURS,
+        variables={**TWO_RANKS_VARIABLES, **TRACED},
+        arguments=(*TWO_RANKS, "--dp-size", "2", "--enable-dp-attention"),
     ),
 }
 

@@ -60,6 +60,7 @@ def test_the_command_shows_every_process_of_a_server(outcomes: Outcomes) -> None
     scheduler = next(process for process in shown.values() if process["role"] == "scheduler")
     assert scheduler["facts"]["captured_layers"] == [2, 4, 5]
     assert scheduler["facts"]["algorithm"] == "EAGLE3"
+    assert scheduler["facts"]["ready"].startswith("EAGLE-3: 14/14 tensors of the draft loaded; ")
 
 
 @pytest.mark.serves("two-ranks")
