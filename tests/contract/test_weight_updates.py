@@ -41,6 +41,22 @@ class TestWeightUpdates:
         draft.load_weights(iter([("fc.weight", torch.full((128, 384), 0.5))]))
         assert bool((draft.model.fc.weight == 0.5).all())
 
+    @pytest.mark.parametrize("loaded_as", ["midlayer.", "layers.0."])
+    @pytest.mark.parametrize("sent_as", ["midlayer.", "layers.0."])
+    def test_a_trainer_may_name_the_layer_otherwise_than_the_file(
+        self, make_draft: DraftFactory, loaded_as: str, sent_as: str
+    ) -> None:
+        draft = make_draft(forms.sglang_config())
+        tensors = forms.drafter_weights()
+        draft.load_weights(
+            (name.replace("midlayer.", loaded_as), tensor) for name, tensor in tensors.items()
+        )
+        draft.load_weights([(f"{sent_as}self_attn.o_proj.weight", torch.full((128, 128), 0.5))])
+        (taken,) = (
+            value for name, value in draft.named_parameters() if name.endswith("o_proj.weight")
+        )
+        assert bool((taken == 0.5).all())
+
     def test_the_targets_bucket_is_skipped_and_told(
         self, make_draft: DraftFactory, caplog: pytest.LogCaptureFixture
     ) -> None:

@@ -25,6 +25,17 @@ _LATER_INPUT_NORM = re.compile(r"^layers\.[1-9]\d*\.input_layernorm\.")
 _TARGETS_TOO = re.compile(r"^model\.|^(lm_head|embed_tokens|norm)\.")
 
 
+def _other_name(name: str) -> str:
+    """Return what other trainers call a tensor of the decoder layer; "" for any other tensor.
+
+    Not behind `model.`, where a target has the same names.
+    """
+    for one, other in (("midlayer.", "layers.0."), ("layers.0.", "midlayer.")):
+        if name.startswith(one):
+            return other + name.removeprefix(one)
+    return ""
+
+
 @dataclass
 class WeightLedger:
     """What became of the tensors of one call of a draft class's `load_weights`."""
@@ -120,7 +131,9 @@ class WeightLedger:
         canonical = canonical_name(name)
         if NOT_WEIGHTS.search(canonical):
             return True
-        return name in names if names else canonical in self.wanted and name[:6] != "model."
+        if names:
+            return name in names or _other_name(name) in names
+        return canonical in self.wanted and name[:6] != "model."
 
     def missing(self) -> list[str]:
         """Return what the model needs and the weights did not bring."""
