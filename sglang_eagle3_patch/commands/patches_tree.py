@@ -24,6 +24,8 @@ from sglang_eagle3_patch.commands.patches_series import (
 )
 
 _RELEASE = re.compile(r"\d+\.\d+\.\d+(\.post\d+)?")
+# `git apply` would write other line ends, or overlook spaces, as the user's settings have it.
+_NO_SETTINGS = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
 
 
 class CannotPatch(RuntimeError):
@@ -42,13 +44,12 @@ class Tree:
         """Find the tree that `path` names: a checkout, a folder that holds an installed `sglang`,
         or that package itself. Raises `CannotPatch` for anything else."""
         path = path.resolve()
-        for root, installed, package in (
-            (path, False, path / "python/sglang"),
-            (path, True, path / "sglang"),
-            (path.parent, True, path),
-        ):
-            if (package / "srt").is_dir():
-                return cls(root, installed)
+        candidates = [cls(path, installed=False), cls(path, installed=True)]
+        if path.name == "sglang":  # a copy of another name would stand for its neighbour
+            candidates.append(cls(path.parent, installed=True))
+        for tree in candidates:
+            if (tree.package / "srt").is_dir():
+                return tree
         raise CannotPatch(
             f"{path} is no tree of SGLang. Fix: name the checkout, which holds python/sglang/srt, "
             "or the site-packages folder, which holds sglang/srt"
@@ -69,8 +70,8 @@ class Tree:
             if described.returncode == 0:
                 return described.stdout.strip().removeprefix("v")
         file = self.package / "_version.py"
-        said = re.findall(r"'(.+?)'", file.read_text(encoding="utf-8")) if file.exists() else []
-        for version in said:
+        text = file.read_text(encoding="utf-8", errors="replace") if file.exists() else ""
+        for version in re.findall(r"'(.+?)'", text):
             if _RELEASE.fullmatch(version):
                 return str(version)
         raise CannotPatch(
@@ -122,10 +123,20 @@ class Tree:
         options = ["-p2", "--include=sglang/*"] if self.installed else []
         options += ["--reverse"] if reverse else []
         for file in reversed(series.files) if reverse else series.files:
-            done = copy.git("apply", "--whitespace=nowarn", *options, str(file))
+            done = copy.git("apply", "--whitespace=nowarn", *options, str(file), **_NO_SETTINGS)
             if done.returncode:
                 return f"{file.name}: {done.stderr.strip() or f'git exits {done.returncode}'}"
+        self._set_modes(copy, series)
         return ""
+
+    def _set_modes(self, copy: Tree, series: Series) -> None:
+        """Give the patched files the modes of the tree's own: git goes by the umask."""
+        for path in self._targets(series):
+            source, patched = self.root / path, copy.root / path
+            if patched.exists() and source.exists():
+                shutil.copymode(source, patched)
+            elif patched.exists():
+                patched.chmod(0o644)
 
     def _exchange(self, paths: Sequence[str], patched: Path, kept: Path) -> None:
         """Move the tree's own files to `kept` and those of `patched` in their place; back again
@@ -156,14 +167,19 @@ class Tree:
             for folder in list(Path(path).parents)[:-1]:
                 (self.root / folder).rmdir()
 
-    def git(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Run git in the tree. A repository that the tree only lies in is none of our business:
-        `git apply` would skip every path outside of it."""
+    def git(self, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        """Run git in the tree, with these environment variables. A repository that the tree only
+        lies in is none of our business: `git apply` would skip every path outside of it."""
         kept = {name: text for name, text in os.environ.items() if not name.startswith("GIT_")}
         try:
             return subprocess.run(
                 ["git", "-C", str(self.root), *arguments],
-                env={**kept, "GIT_CEILING_DIRECTORIES": str(self.root.parent), "LC_ALL": "C"},
+                env={
+                    **kept,
+                    "GIT_CEILING_DIRECTORIES": str(self.root.parent),
+                    "LC_ALL": "C",
+                    **variables,
+                },
                 capture_output=True,
                 text=True,
             )

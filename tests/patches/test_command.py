@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from sglang_eagle3_patch import cli
+from sglang_eagle3_patch.commands.patches_series import touched_paths
 from tests.cpu_sglang import releases
 from tests.patches.trees import git, refresh
 
@@ -64,6 +65,14 @@ def test_the_tag_tells_the_release_before_the_file(tree: Path) -> None:
     assert run("apply", tree) == 1  # files of another release
     git(tree, "tag", "-d", "v0.5.14")
     assert not changed(tree)
+
+
+def test_a_version_file_that_is_no_text_tells_nothing(
+    tree: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tree / "python/sglang/_version.py").write_bytes(b"\xff\xfe\xe4")
+    assert run("apply", tree) == 2
+    assert "neither a tag nor _version.py tells" in capsys.readouterr().err
 
 
 def test_a_fork_can_be_named(tree: Path, release: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -142,6 +151,44 @@ def test_an_installed_package_must_be_meant(
     assert not (tree / "python/registered").exists()
     assert run("revert", "--site-packages", installed) == 0
     assert not changed(tree)
+
+
+def test_a_copy_of_the_package_does_not_stand_for_it(
+    tree: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    installed = tree / "python"
+    backup = shutil.copytree(installed / "sglang", installed / "sglang_backup")
+    for action in ("apply", "check", "revert"):
+        assert run(action, "--site-packages", backup) == 2
+        assert f"{backup} is no tree of SGLang" in capsys.readouterr().err
+    assert git(tree, "diff", "--stat") == ""
+
+
+def test_the_modes_of_files_stay(tree: Path) -> None:
+    model = tree / "python/sglang/srt/models/llama_eagle3.py"
+    added = tree / "python/sglang/srt/speculative/draft_weight_check.py"
+    model.chmod(0o640)
+    before = os.umask(0o077)
+    try:
+        assert run("apply", tree) == 0
+        assert added.stat().st_mode & 0o777 == 0o644
+        assert model.stat().st_mode & 0o777 == 0o640
+        assert run("revert", tree) == 0
+    finally:
+        os.umask(before)
+    assert model.stat().st_mode & 0o777 == 0o640
+
+
+def test_the_users_git_settings_do_not_steer_it(
+    tree: Path, release: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / ".gitconfig").write_text("[core]\n\tautocrlf = true\n")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    shutil.rmtree(tree / ".git")
+    assert run("apply", tree) == 0
+    paths = {path for file in refresh.series(release) for path in touched_paths(file)}
+    assert not [path for path in paths if b"\r" in (tree / path).read_bytes()]
+    assert run("revert", tree) == 0
 
 
 def test_one_file_that_does_not_fit_leaves_all_as_they_were(
