@@ -29,7 +29,8 @@ from sglang_eagle3_patch.settings import PREFIX, Selection, Settings, SettingsEr
 # huggingface_hub retries a hub that hangs for minutes, and so may a disk.
 JUDGING_SECONDS = 30.0
 _SAYS = "sglang-eagle3-patch: preflight"
-_SECRETS = ("--api-key", "--admin-api-key", "--ssl-keyfile-password")
+_SECRETS = ("--api-key", "--admin-api-key", "--ssl-keyfile-password", "--watermark-config")
+_NO_SECRET = "--ssl-keyfile"  # though one of them starts with it
 _HIDDEN = "[hidden]"
 _OTHER_HUB = "SGLANG_USE_MODELSCOPE"
 
@@ -194,11 +195,19 @@ def _command(arguments: Sequence[str]) -> str:
     shown = list(arguments)
     for place, argument in enumerate(arguments):
         flag, given, _ = argument.partition("=")
-        if flag in _SECRETS and given:
+        if not _is_secret(flag):
+            continue
+        if given:
             shown[place] = f"{flag}={_HIDDEN}"
-        elif flag in _SECRETS and place + 1 < len(shown):
+        elif place + 1 < len(shown):
             shown[place + 1] = _HIDDEN
     return shlex.join([*ours, sys.executable, "-m", "sglang.launch_server", *shown])
+
+
+def _is_secret(flag: str) -> bool:
+    """Whether a key or a password follows; argparse takes the beginning of a flag for it too."""
+    names = any(secret.startswith(flag) for secret in _SECRETS)
+    return len(flag) > len("--") and flag != _NO_SECRET and names
 
 
 def _details(case: Case) -> list[str]:

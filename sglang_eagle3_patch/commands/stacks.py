@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import argparse
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
 from sglang_eagle3_patch.settings import PREFIX
-from sglang_eagle3_patch.startup.board import Board, folder_for
+from sglang_eagle3_patch.startup.board import Board, users_folder
 from sglang_eagle3_patch.startup.gpus import gpu_lines
 from sglang_eagle3_patch.startup.processes import descendants, process
 from sglang_eagle3_patch.startup.stacks import stacks_of, waits_at
@@ -52,7 +53,7 @@ def described(server: int) -> tuple[str, bool]:
         raise NotOurs(f"there is no process {server}. Fix: give the pid of the server's launcher")
     pids = [server, *(child.pid for child in descendants(server))]
     folders = _folders(server, pids)
-    starting = {entry.pid: entry.text for folder in folders for entry in Board(folder).all()}
+    starting = {entry.pid: entry.text for folder in folders for entry in Board(folder).running()}
     lines, found = [], False
     for pid in pids:
         title = _title(pid)
@@ -72,12 +73,14 @@ def described(server: int) -> tuple[str, bool]:
 
 def _folders(server: int, pids: list[int]) -> list[Path]:
     """Return where the processes may answer a signal: as their variables say, else the default."""
-    name = f"{PREFIX}_STATUS_DIR="
-    named: dict[str | None, None] = {None: None}
+    status_dir, temporary = f"{PREFIX}_STATUS_DIR", "TMPDIR"
+    folders: dict[Path, None] = {}
     for pid in pids:
+        place = Path(f"/proc/{pid}")
         try:
             # A launcher sets the variable for those that it starts.
-            variables = Path(f"/proc/{pid}/environ").read_text(errors="replace").split("\0")
+            pairs = (place / "environ").read_text(errors="replace").split("\0")
+            user = place.stat().st_uid
         except PermissionError as error:
             raise NotOurs(
                 f"process {pid} is another user's ({error.strerror}). Fix: run this as the user "
@@ -85,14 +88,20 @@ def _folders(server: int, pids: list[int]) -> list[Path]:
             ) from error
         except OSError:
             continue  # it has ended since
-        named.update({v.removeprefix(name): None for v in variables if v.startswith(name)})
-    folders = []
-    for status_dir in named:
-        try:
-            folders.append(folder_for(status_dir))
-        except OSError:
-            continue
-    return folders
+        variables = dict(pair.split("=", 1) for pair in pairs if "=" in pair)
+        named = [users_folder(Path(variables.get(temporary) or tempfile.gettempdir()), user)]
+        if variables.get(status_dir):
+            named.append(Path(variables[status_dir]) / "startup")
+        # Not a folder that somebody else put there.
+        folders.update({folder: None for folder in named if _owner(folder) in (0, user)})
+    return list(folders)
+
+
+def _owner(folder: Path) -> int | None:
+    try:
+        return folder.lstat().st_uid
+    except OSError:
+        return None
 
 
 def _title(pid: int) -> str:

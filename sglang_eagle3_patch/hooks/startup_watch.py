@@ -130,7 +130,7 @@ def _counted(weights: Iterator[Any], progress: Progress) -> Iterator[Any]:
         yield weight
 
 
-def answer_the_signal(
+def answer_for_stacks(
     wrapped: Callable[..., Any], _instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
     """Before the `__init__` of a process that is no scheduler: it answers for its stacks."""
@@ -267,20 +267,17 @@ PATCH = Patch(
             wrapper=count_tensors,
         ),
         _runner_stage(
-            "alloc_memory_pool",
-            Stage.TARGET_POOLS,
-            Stage.DRAFT_POOLS,
-            optional=True,
-            slot="pools",
-        ),
-        _runner_stage(
             "init_memory_pool",
             Stage.TARGET_POOLS,
             Stage.DRAFT_POOLS,
             module="sglang.srt.model_executor.model_runner_kv_cache_mixin",
             owner="ModelRunnerKVCacheMixin",
+            optional=True,
+            absent_module_ok=True,
             slot="pools",
         ),
+        # Last, since its module is always imported: if neither is there, it is told.
+        _runner_stage("alloc_memory_pool", Stage.TARGET_POOLS, Stage.DRAFT_POOLS, slot="pools"),
         _runner_stage(
             "init_attention_backends",
             Stage.TARGET_ATTENTION,
@@ -302,7 +299,7 @@ PATCH = Patch(
             Hook(
                 module=f"sglang.srt.managers.{module}",
                 attribute=f"{owner}.__init__",
-                wrapper=answer_the_signal,
+                wrapper=answer_for_stacks,
             )
             for module, owner in (
                 ("detokenizer_manager", "DetokenizerManager"),

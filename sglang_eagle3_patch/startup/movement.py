@@ -24,6 +24,10 @@ class Signs:
         self._bytes = bytes_moved()
         self._child_seconds: float | None = None
 
+    def forget(self) -> None:
+        """Take what was counted until now for no movement: our own doing."""
+        self._bytes, self._child_seconds = bytes_moved(), None
+
     def moved(self) -> bool:
         """Whether much was read or written, or a child computed, since the last call."""
         if bytes_moved() - self._bytes >= LEAST_BYTES:

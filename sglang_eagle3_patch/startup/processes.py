@@ -10,12 +10,13 @@ from pathlib import Path
 @dataclass(frozen=True)
 class Process:
     """One process: who started it, its state (`R`, `S`, `Z`, …), the processor seconds that it and
-    its children that ended have used."""
+    its children that ended have used, and when it began, in the kernel's ticks since the boot."""
 
     pid: int
     parent: int
     state: str
     seconds: float
+    began: int
 
     @property
     def runs(self) -> bool:
@@ -30,15 +31,16 @@ def process(pid: int) -> Process | None:
         # The name in parentheses may hold anything, parentheses too.
         values = text.rpartition(")")[2].split()
         ticks = sum(map(int, values[11:15]))
-        return Process(pid, int(values[1]), values[0], ticks / os.sysconf("SC_CLK_TCK"))
+        seconds = ticks / os.sysconf("SC_CLK_TCK")
+        return Process(pid, int(values[1]), values[0], seconds, int(values[19]))
     except (OSError, ValueError, IndexError):
         return None
 
 
-def runs(pid: int) -> bool:
-    """Whether there is such a process."""
+def runs(pid: int, began: int) -> bool:
+    """Whether there is such a process, and it is the one that began then: numbers come again."""
     found = process(pid)
-    return found is not None and found.runs
+    return found is not None and found.runs and found.began == began
 
 
 def descendants(pid: int) -> list[Process]:

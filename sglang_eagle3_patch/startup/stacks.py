@@ -1,36 +1,40 @@
-"""Python stacks of a process that may be stuck: by py-spy, or by a signal that it answers itself.
+"""Python stacks of a process that may be stuck: by py-spy, or as it answers itself (`answers.py`).
 
-`faulthandler` writes its answer from the signal's handler, in C: also where native code holds the
-interpreter and no thread of Python can run. Nobody is sent a signal that he has no handler for:
-it would end him.
+Only a process that listens and stays silent is sent a signal, and only if it has a handler for it:
+it would be ended without one, and may crash where Python still runs.
 """
 
 from __future__ import annotations
 
 import contextlib
-import faulthandler
 import os
 import re
 import shutil
-import signal
 import socket
 import subprocess
 import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
-SIGNAL = signal.SIGUSR2
-ANSWER_SECONDS = 5.0
+from sglang_eagle3_patch.startup.answers import (
+    ANSWER_SECONDS,
+    SIGNAL,
+    answer_file,
+    handles_the_signal,
+    own,
+    peer,
+    socket_name,
+)
+from sglang_eagle3_patch.startup.processes import process
+
 PY_SPY_SECONDS = 30.0
+LONGEST_SECONDS = PY_SPY_SECONDS + 2 * ANSWER_SECONDS  # for one process
 _FAULTHANDLER_FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.*)$')
 _PY_SPY_FRAME = re.compile(r"^    (?P<function>\S.*) \((?P<file>[^()]*?):(?P<line>\d+)\)$")
 _THREAD = re.compile(r"^(Current thread|Thread) ")
 # What begins, from the end of a path: the package it is in.
 _INSTALLED = re.compile(r"^.*/(?:site|dist)-packages/|^.*/lib/python[\d.]+/")
-
-_answers: IO[str] | None = None
 
 
 @dataclass(frozen=True)
@@ -45,32 +49,13 @@ class Frame:
         return f"{self.function} ({_INSTALLED.sub('', self.file)}:{self.line})"
 
 
-def answer_file(folder: Path, pid: int) -> Path:
-    """Return the file into which the process `pid` answers the signal."""
-    return folder / f"stacks-{socket.gethostname()}-{pid}.txt"
-
-
-def answer_the_signal(folder: Path) -> bool:
-    """Have this process write its stacks into its file in `folder` whenever it gets `SIGNAL`.
-
-    Returns False where somebody else has a handler for the signal. Raises `OSError`.
-    """
-    global _answers
-    if _answers is None and signal.getsignal(SIGNAL) is not signal.SIG_DFL:
-        return False
-    stream = answer_file(folder, os.getpid()).open("w", encoding="utf-8")
-    faulthandler.register(SIGNAL, file=stream, all_threads=True)
-    if _answers is not None:
-        _answers.close()
-    _answers = stream  # what is written to must stay open
-    return True
-
-
 def stacks_of(pid: int, folders: list[Path]) -> str:
     """Return the stacks of the process `pid`, or one line that says why there are none.
 
     `folders` are those in which it may answer the signal.
     """
+    if pid == os.getpid():
+        return own()
     refusals = []
     py_spy = _py_spy()
     if py_spy:
@@ -78,17 +63,13 @@ def stacks_of(pid: int, folders: list[Path]) -> str:
         if text:
             return text
         refusals.append(refusal)
-    for folder in folders:
-        file = answer_file(folder, pid)
-        if file.exists() and handles_the_signal(pid):
-            text = _by_signal(pid, file)
-            if text:
-                return text
-            refusals.append(f"it did not answer signal {SIGNAL.name} in {ANSWER_SECONDS:.0f} s")
-            break
+    text, is_silent = _by_asking(pid)
+    if is_silent:
+        text = _by_signal(pid, folders)
+        refusals.append(f"it answered neither within {ANSWER_SECONDS:.0f} s nor {SIGNAL.name}")
     else:
-        refusals.append("it answers no signal of ours")
-    return f"no stacks: {'; '.join(filter(None, refusals))}"
+        refusals.append("nothing in it answers us")
+    return text or f"no stacks: {'; '.join(filter(None, refusals))}"
 
 
 def _py_spy() -> str | None:
@@ -113,31 +94,49 @@ def _by_py_spy(py_spy: str, pid: int) -> tuple[str, str]:
     return "", f"py-spy: {last}"
 
 
-def handles_the_signal(pid: int) -> bool:
-    """Whether the process has a handler for `SIGNAL`; without one it would be ended by it."""
-    with contextlib.suppress(OSError, ValueError):
-        for line in Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines():
-            if line.startswith("SigCgt:"):
-                return bool(int(line.split()[1], 16) & 1 << (SIGNAL - 1))
-    return False
+def _by_asking(pid: int) -> tuple[str, bool]:
+    """Return what the process tells, and whether it is silent: it listens, but no thread of it
+    comes to answer."""
+    told = []
+    with socket.socket(socket.AF_UNIX) as asking:
+        asking.settimeout(ANSWER_SECONDS)
+        try:
+            asking.connect(socket_name(pid))
+            if peer(asking)[0] != pid:  # whoever takes a name that is not his
+                return "", False
+            while part := asking.recv(2**16):
+                told.append(part)
+        except (TimeoutError, BlockingIOError):  # the latter where many have asked before
+            return b"".join(told).decode(errors="replace"), not told
+        except OSError:
+            return "", False
+    return b"".join(told).decode(errors="replace"), False
 
 
-def _by_signal(pid: int, file: Path) -> str:
+def _by_signal(pid: int, folders: list[Path]) -> str:
+    """Return what `faulthandler` writes of a process whose interpreter is held by native code."""
+    found = process(pid)
+    files = (answer_file(folder, pid) for folder in folders)
+    file = next((file for file in files if file.exists()), None)
+    # A process that is stopped is silent too, but would take the signal when it runs Python again.
+    if file is None or found is None or found.state in "tT" or not handles_the_signal(pid):
+        return ""
     try:
-        before = file.stat().st_size
+        before = size = file.stat().st_size
         os.kill(pid, SIGNAL)
     except OSError:
         return ""
-    deadline, size = time.monotonic() + ANSWER_SECONDS, before
-    while time.monotonic() < deadline:
-        time.sleep(0.2)
-        found = file.stat().st_size
-        if found > before and found == size:
-            break
-        size = found
-    with file.open(encoding="utf-8", errors="replace") as stream:
-        stream.seek(before)
-        return stream.read()
+    deadline = time.monotonic() + ANSWER_SECONDS
+    with contextlib.suppress(OSError):  # the file may go, with its process or without
+        while time.monotonic() < deadline:
+            time.sleep(0.2)
+            size, earlier = file.stat().st_size, size
+            if size > before and size == earlier:
+                break
+        with file.open(encoding="utf-8", errors="replace") as stream:
+            stream.seek(before)
+            return stream.read()
+    return ""
 
 
 def main_frames(text: str) -> list[Frame]:

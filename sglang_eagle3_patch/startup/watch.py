@@ -18,11 +18,12 @@ from collections import deque
 from collections.abc import Callable, Collection
 from pathlib import Path
 
-from sglang_eagle3_patch.startup import stacks
+from sglang_eagle3_patch.startup import answers, stacks
 from sglang_eagle3_patch.startup.advice import advice
-from sglang_eagle3_patch.startup.board import Board, Entry
+from sglang_eagle3_patch.startup.board import Board, Entry, in_order
 from sglang_eagle3_patch.startup.gpus import gpu_lines
 from sglang_eagle3_patch.startup.movement import Signs
+from sglang_eagle3_patch.startup.processes import process
 from sglang_eagle3_patch.startup.stages import Progress, Stage
 
 logger = logging.getLogger(__name__)
@@ -67,7 +68,7 @@ class Watch:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.progress, self.name, self.port, self.stall_s = progress, name, port, stall_s
-        self.board = Board(folder) if folder else None
+        self.board = Board(folder, clock) if folder else None
         self.last_lines = LastLines()
         self._switches, self._clock, self._signs = switches, clock, Signs()
         self._signed = progress.started  # when a sign of movement was last seen
@@ -76,6 +77,10 @@ class Watch:
         self._line_at = progress.started
         self._line_moved = progress.started
         self._told: float | None = None  # the movement after which the stall that was told began
+        this_process = process(os.getpid())
+        self._began = this_process.began if this_process else 0
+        self._answered = answers.answered()
+        self._armed = False
         self._failed = False
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="startup-watch", daemon=True)
@@ -86,12 +91,13 @@ class Watch:
         return min(5.0, max(1.0, self.stall_s / 8)) if self.stall_s else 5.0
 
     def start(self) -> None:
-        """Begin to look, and to answer the signal for stacks."""
-        logging.getLogger().addHandler(self.last_lines)
+        """Begin to look, and to answer for stacks. Raises `RuntimeError` where no thread starts."""
         if self.board is not None:
             self.board.clear()
-            stacks.answer_the_signal(self.board.folder)
+        with contextlib.suppress(OSError):  # it is watched all the same
+            answers.answer(self.board.folder if self.board else None)
         self._thread.start()
+        logging.getLogger().addHandler(self.last_lines)
 
     def end(self) -> None:
         """Stop looking, at once; the thread puts its things away."""
@@ -123,19 +129,19 @@ class Watch:
                 logger.warning("%s: a look failed; said once: %r", SAYS, error)
 
     def look(self) -> None:
-        """Tell what there is to tell now. Raises what reading and writing small files raises."""
+        """Tell what there is to tell now."""
         now = self._clock()
         if self.progress.idle:
             self._disarm()
         else:
-            if self._signs.moved():
+            if self._answered != (answered := answers.answered()):
+                self._answered = answered
+                self._signs.forget()
+            elif self._signs.moved():
                 self._signed = now
             self._arm()
         own = self._entry()
-        if self.board is not None and own != self._written:
-            self.board.write(own)
-            self._written = own
-        ranks = (self.board.read(own.server) if self.board is not None else []) or [own]
+        ranks = self._ranks(own)
         # Remembered: a rank that is done no longer tells when it last moved.
         self._moved = max(self._moved, *(rank.moved for rank in ranks))
         if all(rank.idle for rank in ranks):
@@ -145,14 +151,29 @@ class Watch:
         if self.stall_s:
             self._tell_stall(own, ranks, now)
 
+    def _ranks(self, own: Entry) -> list[Entry]:
+        """Return the node's ranks, after having told them of this one; without a folder that can be
+        used it is alone."""
+        others: list[Entry] = []
+        if self.board is not None:
+            with contextlib.suppress(OSError):
+                if own != self._written:
+                    self.board.write(own)
+                    self._written = own
+            with contextlib.suppress(OSError):
+                others = [rank for rank in self.board.read(own.server) if rank.pid != own.pid]
+        return in_order([own, *others])
+
     def _entry(self) -> Entry:
         progress = self.progress
         return Entry(
             pid=os.getpid(),
+            began=self._began,
             name=self.name,
             port=self.port,
             parent=os.getppid(),
             stage=progress.stage.value if progress.stage else "",
+            last=progress.last.value if progress.last else "",
             text=progress.text(),
             since=progress.since,
             moved=max(progress.moved, self._signed),
@@ -186,17 +207,25 @@ class Watch:
         if self._told is not None or now - self._moved < self.stall_s:
             return
         self._told = self._moved
-        if self.board is None or self.board.claim(own, self._moved):
+        if self._is_first(own):
+            self._arm((len(ranks) - 1) * stacks.LONGEST_SECONDS)
             logger.warning("%s", self._report(ranks, now - self._moved))
+            # What was read and started for it is no movement.
+            self._signs.forget()
+
+    def _is_first(self, own: Entry) -> bool:
+        if self.board is not None:
+            with contextlib.suppress(OSError):
+                return self.board.claim(own, self._moved)
+        return True
 
     def _report(self, ranks: list[Entry], silent: float) -> str:
         folders = [self.board.folder] if self.board else []
         found = {rank.pid: stacks.stacks_of(rank.pid, folders) for rank in ranks}
         now = self._clock()
-        names = [stage.value for stage in Stage]
         # The rank that is behind tells more than those that wait for it.
         starting = [rank for rank in ranks if not rank.idle]
-        behind = min(starting, key=lambda rank: names.index(rank.stage) if rank.stage else -1)
+        behind = min(starting, key=_how_far)
         stage = Stage(behind.stage) if behind.stage else None
         lines = [
             f"{SAYS}: the start has not moved for {silent:.0f} s, in: {behind.text}. This only "
@@ -220,13 +249,25 @@ class Watch:
             lines += [f"    {line}" for line in found[rank.pid].splitlines()]
         return "\n".join(lines)
 
-    def _arm(self) -> None:
+    def _arm(self, seconds: float = 0.0) -> None:
         """Have faulthandler's own thread, which needs no interpreter, write this process's stacks
-        to stderr should native code keep the interpreter from us for longer than a stall."""
+        to stderr should native code keep the interpreter from us for longer than a stall and, for
+        what we are about to do, `seconds`."""
         if self.stall_s:
-            patience = self.stall_s + 3 * self.look_seconds
+            patience = self.stall_s + 3 * self.look_seconds + seconds
             with contextlib.suppress(OSError, RuntimeError, ValueError, AttributeError):
                 faulthandler.dump_traceback_later(patience, file=sys.stderr)
+                self._armed = True
 
     def _disarm(self) -> None:
-        faulthandler.cancel_dump_traceback_later()
+        if self._armed:  # there is one for a process: it may be somebody else's
+            self._armed = False
+            faulthandler.cancel_dump_traceback_later()
+
+
+def _how_far(rank: Entry) -> float:
+    """Return where in a start a rank is: at a stage, or after one and before the next."""
+    names = [stage.value for stage in Stage]
+    if rank.stage:
+        return names.index(rank.stage)
+    return names.index(rank.last) + 0.5 if rank.last else -1.0

@@ -33,6 +33,7 @@ OURS = "sglang_eagle3_patch.launch_server"
 SERVE = "sglang serve"
 VARIABLE = "SGLANG_EAGLE3_PATCH"
 _PR_SET_PDEATHSIG = 1
+_prctl = ctypes.CDLL(None).prctl  # looked up here: a forked child of threads may not import
 _PORTS = range(20000, 30000)
 
 
@@ -158,6 +159,9 @@ class Server:
         self.process.wait()
 
 
+_running: dict[int, Server] = {}
+
+
 def read_answer(answer: Mapping[str, Any]) -> Generation:
     """Return what one answer of SGLang's says, whichever release wrote it."""
     meta = answer["meta_info"]
@@ -230,9 +234,17 @@ def start(
             cwd=log_file.parent,
         )
     server = Server(process, port, log_file)
+    _running[process.pid] = server
     try:
         yield server
     finally:
+        server.stop()
+        del _running[process.pid]
+
+
+def stop_all() -> None:
+    """End every server that runs, so that threads that wait for one go on."""
+    for server in list(_running.values()):
         server.stop()
 
 
@@ -244,7 +256,7 @@ def process_variables(environment: Environment, variables: Mapping[str, str]) ->
 
 def _die_with_parent() -> None:
     """Have the kernel end this process when whoever started it is gone, killed included."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def telling_lines(log: str) -> list[str]:

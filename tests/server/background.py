@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from types import TracebackType
 
+from tests.cpu_sglang import server
 from tests.server.cases import CASES
 from tests.server.serving import Outcome, draft_folder, serve
 
@@ -32,9 +33,10 @@ class Outcomes:
         self._folder = folder
         self._pool = ThreadPoolExecutor(2)
         self._asked = False
+        self._threads: list[Future[None]] = []
 
     def __enter__(self) -> Outcomes:
-        self._pool.submit(self._serve_on)
+        self._threads.append(self._pool.submit(self._serve_on))
         return self
 
     def __exit__(
@@ -43,13 +45,16 @@ class Outcomes:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        # What runs on nobody asks for: the session was interrupted, or ended at a failure.
         self._waiting.clear()
-        self._pool.shutdown()
+        self._pool.shutdown(wait=False)
+        while wait(self._threads, timeout=1).not_done:
+            server.stop_all()
 
     def __getitem__(self, name: str) -> Outcome:
         if not self._asked:
             self._asked = True
-            self._pool.submit(self._serve_on)
+            self._threads.append(self._pool.submit(self._serve_on))
         return self._futures[name].result()
 
     def draft(self, name: str) -> Path:

@@ -19,7 +19,7 @@ import wrapt
 
 VARIABLE = "EAGLE3_FAULT"
 SIZES = (4, 2, 1)
-SECONDS = 4.0  # that one size takes
+SECONDS = 7.0  # that one size takes: longer than between two lines of progress
 WAITS = 16.0  # for a rank that does not come, before the collective gives up
 
 

@@ -70,7 +70,15 @@ def test_a_healthy_draft_takes_one_screen(capsys: pytest.CaptureFixture[str]) ->
 
 
 @pytest.mark.parametrize(
-    "secret", [["--api-key", "s3cret"], ["--admin-api-key=s3cret"]], ids=["apart", "joined"]
+    "secret",
+    [
+        ["--api-key", "s3cret"],
+        ["--admin-api-key=s3cret"],
+        ["--watermark-config", '{"key": "s3cret"}'],
+        ["--api-k", "s3cret"],
+        ["--ssl-keyfile-p=s3cret"],
+    ],
+    ids=["apart", "joined", "in JSON", "cut", "cut and joined"],
 )
 def test_what_opens_the_server_is_not_logged(
     capsys: pytest.CaptureFixture[str], secret: list[str]
@@ -78,6 +86,11 @@ def test_what_opens_the_server_is_not_logged(
     told = passed(capsys, *LAUNCH, *secret)
     assert "s3cret" not in told
     assert "[hidden]" in told
+
+
+def test_what_opens_nothing_is_logged(capsys: pytest.CaptureFixture[str]) -> None:
+    told = passed(capsys, *LAUNCH, "--ssl-keyfile", "key.pem", "--", "last")
+    assert told.rstrip().endswith("--ssl-keyfile key.pem -- last")
 
 
 def test_what_is_unknown_is_told_and_goes_on(

@@ -16,7 +16,7 @@ from sglang_eagle3_patch.hooks.parts.launch_facts import facts
 from sglang_eagle3_patch.hooks.parts.ready_report import ready_report
 from sglang_eagle3_patch.hooks.parts.this_process import ranks
 from sglang_eagle3_patch.settings import Settings
-from sglang_eagle3_patch.startup import stacks
+from sglang_eagle3_patch.startup import answers
 from sglang_eagle3_patch.startup.advice import DISABLE_DRAFT_EXTEND
 from sglang_eagle3_patch.startup.board import folder_for
 from sglang_eagle3_patch.startup.stages import Progress, Stage
@@ -120,10 +120,8 @@ def first_batch_is_done() -> None:
 
 
 def answer() -> None:
-    """Have this process answer the signal by which it is asked for its stacks."""
-    folder = _folder(Settings.from_environment())
-    if folder is not None:
-        stacks.answer_the_signal(folder)
+    """Have this process answer when it is asked for its stacks."""
+    answers.answer(_folder(Settings.from_environment()))
 
 
 def memory() -> str:

@@ -5,8 +5,12 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import shutil
+import signal
+import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,17 +19,32 @@ import pytest
 
 from sglang_eagle3_patch import cli
 from sglang_eagle3_patch.commands import stacks as command
-from sglang_eagle3_patch.startup import stacks
+from sglang_eagle3_patch.startup import answers, stacks
 
 # Native code that keeps the interpreter: no Python thread of the process runs from there on.
 HOLDS_THE_INTERPRETER = """
 import ctypes, sys
 from pathlib import Path
-from sglang_eagle3_patch.startup import stacks
+from sglang_eagle3_patch.startup import answers
 def waits_here():
     while True:  # a signal ends the call
         ctypes.PyDLL(None).sleep(60)
-stacks.answer_the_signal(Path(sys.argv[1]))
+answers.answer(Path(sys.argv[1]))
+print("ready", flush=True)
+waits_here()
+"""
+# Python that runs, in two threads: frames come and go all the time.
+RUNS = """
+import sys, threading
+from pathlib import Path
+from sglang_eagle3_patch.startup import answers
+def calls(depth):
+    return sum(calls(depth - 1) for _ in range(2)) if depth else 1
+def waits_here():
+    while True:
+        calls(8)
+answers.answer(Path(sys.argv[1]))
+threading.Thread(target=waits_here, daemon=True).start()
 print("ready", flush=True)
 waits_here()
 """
@@ -65,10 +84,84 @@ def test_a_process_whose_interpreter_is_held_answers_the_signal(tmp_path: Path) 
 
 
 @pytest.mark.usefixtures("without_py_spy")
+def test_a_process_that_runs_python_is_asked_and_sent_no_signal(tmp_path: Path) -> None:
+    """The signal's handler walks frames that change: it ended such a process in a few hundred."""
+    with running(RUNS, str(tmp_path)) as pid:
+        for _ in range(30):
+            assert "waits_here" in stacks.stacks_of(pid, [tmp_path])
+        assert answers.answer_file(tmp_path, pid).read_text() == ""
+
+
+@pytest.mark.usefixtures("without_py_spy")
+def test_a_stopped_process_is_sent_no_signal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with running(RUNS, str(tmp_path)) as pid:
+        os.kill(pid, signal.SIGSTOP)
+        os.waitpid(pid, os.WUNTRACED)
+        with monkeypatch.context() as impatient:
+            impatient.setattr(stacks, "ANSWER_SECONDS", 0.5)
+            assert "answered neither" in stacks.stacks_of(pid, [tmp_path])
+        os.kill(pid, signal.SIGCONT)
+        assert "waits_here" in stacks.stacks_of(pid, [tmp_path])
+        assert answers.answer_file(tmp_path, pid).read_text() == ""
+
+
+def test_own_stacks_are_written_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise AssertionError("a signal was sent, or py-spy was asked")
+
+    monkeypatch.setattr(stacks, "_py_spy", fail)
+    monkeypatch.setattr(stacks.os, "kill", fail)
+    text = stacks.stacks_of(os.getpid(), [])
+    assert "test_own_stacks_are_written_at_once" in text
+
+
+HANDLES_IT_HIMSELF = """
+import faulthandler, os, signal, sys, time
+from pathlib import Path
+from sglang_eagle3_patch.startup import answers
+users = open(sys.argv[2], "w")
+faulthandler.register(signal.SIGUSR2, file=users)
+answers.answer(Path(sys.argv[1]))
+os.kill(os.getpid(), signal.SIGUSR2)
+print("ready", flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.usefixtures("without_py_spy")
+def test_a_handler_of_somebody_elses_is_left_to_him(tmp_path: Path) -> None:
+    with running(HANDLES_IT_HIMSELF, str(tmp_path), str(tmp_path / "users")) as pid:
+        assert "<module>" in (tmp_path / "users").read_text()
+        assert not answers.answer_file(tmp_path, pid).exists()
+        assert "<module>" in stacks.stacks_of(pid, [tmp_path])  # it is asked all the same
+
+
+@pytest.mark.usefixtures("without_py_spy")
+def test_an_answer_file_that_goes_costs_only_the_stacks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stacks, "ANSWER_SECONDS", 0.5)
+    with running(HOLDS_THE_INTERPRETER, str(tmp_path)) as pid:
+        file = answers.answer_file(tmp_path, pid)
+        monkeypatch.setattr(stacks.time, "sleep", lambda _: file.unlink(missing_ok=True))
+        assert stacks.stacks_of(pid, [tmp_path]).startswith("no stacks: it answered neither")
+
+
+def test_who_takes_the_name_of_another_is_not_heard() -> None:
+    other = 2**22 + 1
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(answers.socket_name(other))
+        listener.listen()
+        assert stacks._by_asking(other) == ("", False)
+
+
+@pytest.mark.usefixtures("without_py_spy")
 def test_who_has_no_handler_is_sent_no_signal(tmp_path: Path) -> None:
     with running(ANSWERS_NOTHING) as pid:
-        assert stacks.stacks_of(pid, [tmp_path]) == "no stacks: it answers no signal of ours"
-        stacks.answer_file(tmp_path, pid).touch()
+        assert stacks.stacks_of(pid, [tmp_path]) == "no stacks: nothing in it answers us"
+        answers.answer_file(tmp_path, pid).touch()
         assert stacks.stacks_of(pid, [tmp_path]).startswith("no stacks: ")
 
 
@@ -140,6 +233,29 @@ def test_the_command_looks_at_every_process_below(
     shown = capsys.readouterr().out
     assert f"(pid {pid})" in shown
     assert "is at waits_here (<string>:7)" in shown
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may look at another user's process")
+def test_the_command_looks_into_the_default_folder_of_the_servers_user(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    user, place = 65534, Path(tempfile.mkdtemp())
+    monkeypatch.setenv("TMPDIR", str(place))
+    monkeypatch.delenv("SGLANG_EAGLE3_PATCH_STATUS_DIR", raising=False)
+    process = subprocess.Popen(["sleep", "60"], user=user)
+    try:
+        folder = place / f"sglang-eagle3-patch-{user}"
+        assert command._folders(process.pid, [process.pid]) == []
+        assert list(place.iterdir()) == []  # looking makes none
+        folder.mkdir()
+        os.chown(folder, user, user)
+        assert command._folders(process.pid, [process.pid]) == [folder]
+        os.chown(folder, user - 1, user)
+        assert command._folders(process.pid, [process.pid]) == []  # a third one's
+    finally:
+        process.kill()
+        process.wait()
+        shutil.rmtree(place)
 
 
 def test_the_command_says_who_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,8 +16,10 @@ from typing import Any
 import pytest
 
 from sglang_eagle3_patch.settings import PREFIX, Settings, SettingsError
-from sglang_eagle3_patch.startup import stacks, watch
+from sglang_eagle3_patch.startup import answers, stacks, watch
 from sglang_eagle3_patch.startup.board import Board
+from sglang_eagle3_patch.startup.movement import LEAST_BYTES, Signs
+from sglang_eagle3_patch.startup.processes import process
 from sglang_eagle3_patch.startup.stages import Progress, Stage
 from sglang_eagle3_patch.startup.watch import Watch
 from tests.unit.startup.test_stacks import PY_SPY
@@ -42,7 +44,9 @@ class Rank:
             clock=self.clock,
         )
         self.signs = False
-        self.watch._signs = SimpleNamespace(moved=lambda: self.signs)  # type: ignore[assignment]
+        self.watch._signs = SimpleNamespace(  # type: ignore[assignment]
+            moved=lambda: self.signs, forget=lambda: None
+        )
 
     def looks(self, seconds: float, every: float = 2.0) -> None:
         """Let time go by with a look every so often."""
@@ -117,6 +121,68 @@ def test_a_second_stall_is_told_again(rank: Rank) -> None:
     assert sum("moves again" in line for line in rank.told(logging.INFO)) == 1
 
 
+def test_telling_of_a_stall_is_no_movement(
+    rank: Rank, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """py-spy reads the memory maps of a process: more than what counts as a movement."""
+    file = tmp_path / "maps"
+    file.write_bytes(b"0" * 4 * LEAST_BYTES)
+
+    def looks_around(_pid: int, _folders: list[Path]) -> str:
+        subprocess.run(["cat", file], stdout=subprocess.DEVNULL, check=True)
+        return PY_SPY
+
+    monkeypatch.setattr(stacks, "stacks_of", looks_around)
+    rank.watch._signs = Signs()
+    with rank.progress.within(Stage.DRAFT_GRAPHS):
+        rank.looks(4 * STALL_S)
+    assert len(rank.told(logging.WARNING)) == 1
+    assert not any("moves again" in line for line in rank.told(logging.INFO))
+
+
+def test_nor_is_answering_for_stacks(
+    rank: Rank, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = 0
+    monkeypatch.setattr(answers, "answered", lambda: told)
+    rank.watch._signs = Signs()
+    with rank.progress.within(Stage.DRAFT_GRAPHS):
+        rank.looks(4)
+        before = rank.watch._signed
+        (tmp_path / "stacks").write_bytes(b"0" * 2 * LEAST_BYTES)
+        told = 2 * LEAST_BYTES
+        rank.looks(4)
+        assert rank.watch._signed == before
+        (tmp_path / "stacks").write_bytes(b"0" * 2 * LEAST_BYTES)
+        rank.looks(2)
+        assert rank.watch._signed == rank.clock.now
+
+
+@pytest.mark.parametrize("part", ["write", "read", "claim"])
+def test_a_folder_that_cannot_be_used_does_not_blind_it(
+    rank: Rank, monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "no space left on device")
+
+    monkeypatch.setattr(rank.watch.board, part, full)
+    with rank.progress.within(Stage.DRAFT_GRAPHS):
+        rank.looks(3 * STALL_S)
+    (told,) = rank.told(logging.WARNING)
+    assert "in: draft decode graph capture." in told
+
+
+def test_somebody_elses_patience_is_not_ended(rank: Rank, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise AssertionError("it may be the user's")
+
+    monkeypatch.setattr(watch.faulthandler, "cancel_dump_traceback_later", fail)
+    rank.watch.stall_s = 0
+    rank.looks(4)
+    rank.progress.idle = True
+    rank.looks(4)
+
+
 class Other:
     """Another rank of the same server, as its file tells of it; the process is a real one."""
 
@@ -124,10 +190,14 @@ class Other:
         self.process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
         self.board = Board(folder)
         self.board.own = folder / f"rank-{self.process.pid}.json"
+        self.board._clock = rank.clock
         self.rank = rank
 
     def write(self, **fields: Any) -> None:
-        entry = replace(self.rank.watch._entry(), pid=self.process.pid, name="scheduler TP1")
+        found = process(self.process.pid)
+        assert found is not None
+        whose = {"pid": self.process.pid, "began": found.began, "name": "scheduler TP1"}
+        entry = replace(self.rank.watch._entry(), **whose)
         self.board.write(replace(entry, **fields))
 
 
@@ -159,6 +229,44 @@ def test_the_rank_that_is_behind_names_the_stage(rank: Rank, other: Other) -> No
     assert "copy the checkpoint to a local disk" in told
     assert "scheduler TP0 (pid" in told
     assert "scheduler TP1 logged last:\n    read" in told
+
+
+def test_a_py_spy_that_hangs_is_not_taken_for_a_held_interpreter(
+    rank: Rank, other: Other, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    armed: list[float] = []
+    monkeypatch.setattr(
+        watch.faulthandler, "dump_traceback_later", lambda patience, file: armed.append(patience)
+    )
+
+    def hangs(pid: int, _folders: list[Path]) -> str:
+        rank.clock.now += 0 if pid == os.getpid() else stacks.PY_SPY_SECONDS
+        assert rank.clock.now - began < armed[-1] - STALL_S
+        return PY_SPY
+
+    monkeypatch.setattr(stacks, "stacks_of", hangs)
+    other.write()
+    began = rank.clock.now + STALL_S
+    rank.looks(STALL_S)
+    assert len(rank.told(logging.WARNING)) == 1
+    rank.looks(2)
+    assert armed[-1] == armed[0] < armed[-2]
+
+
+def test_a_rank_between_two_stages_is_as_far_as_the_last_one(rank: Rank, other: Other) -> None:
+    with rank.progress.within(Stage.TARGET_POOLS):
+        other.write(stage="", last=Stage.DRAFT_WEIGHTS.value, text="after draft weights")
+        rank.looks(STALL_S)
+        other.write(stage="", last=Stage.DRAFT_GRAPHS.value, text="after graphs", since=9, moved=9)
+        rank.progress.begin("pool", 1)
+        rank.looks(STALL_S)
+    with rank.progress.within(Stage.DRAFT_GRAPHS):
+        other.write(stage="", last="", text="before its first stage")
+        rank.looks(STALL_S)
+    behind, ahead, before = rank.told(logging.WARNING)
+    assert "in: after draft weights." in behind
+    assert "in: target memory pools, pool 1" in ahead
+    assert "in: before its first stage." in before
 
 
 def test_a_stall_that_another_rank_has_told_is_not_told_again(
@@ -195,15 +303,14 @@ def test_progress_is_told_every_few_seconds(rank: Rank) -> None:
 
 
 def test_a_look_that_fails_is_told_once_and_costs_nothing(rank: Rank) -> None:
-    def full(_entry: object) -> None:
-        raise OSError("no space left on device")
+    def fail() -> bool:
+        raise ValueError("a line of the kernel's that is new")
 
-    assert rank.watch.board is not None
-    rank.watch.board.write = full  # type: ignore[method-assign]
+    rank.watch._signs = SimpleNamespace(moved=fail)  # type: ignore[assignment]
     for _ in range(3):
         rank.watch._look_safely()
     (told,) = rank.told(logging.WARNING)
-    assert "no space left on device" in told
+    assert "a line of the kernel's that is new" in told
 
 
 def test_a_record_that_cannot_be_written_is_passed_over(rank: Rank) -> None:
@@ -263,6 +370,34 @@ def test_a_held_interpreter_is_told_by_faulthandlers_own_thread(tmp_path: Path) 
                 break
         process.send_signal(signal.SIGKILL)
     assert any(line.startswith("Timeout (0:00:0") for line in lines), lines
+
+
+def test_it_watches_though_it_cannot_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_folder: Path) -> None:
+        raise OSError(28, "no space left on device")
+
+    monkeypatch.setattr(answers, "answer", full)
+    started = Watch(Progress(), name="scheduler", port=1, folder=tmp_path, stall_s=1)
+    started.start()
+    assert started._thread.is_alive()
+    started.end()
+    started._thread.join(5)
+
+
+def test_a_thread_that_does_not_start_leaves_no_handler(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> None:
+        raise RuntimeError("can't start new thread")
+
+    before = list(logging.getLogger().handlers)
+    watched = Watch(Progress(), name="scheduler", port=1, folder=tmp_path, stall_s=1)
+    monkeypatch.setattr(watched._thread, "start", fail)
+    with pytest.raises(RuntimeError, match="new thread"):
+        watched.start()
+    assert logging.getLogger().handlers == before
 
 
 def test_a_watch_that_ends_leaves_nothing(tmp_path: Path) -> None:
