@@ -2,7 +2,8 @@
 
 A test names the cases it looks at: `@pytest.mark.serves("stock-a", "plugin-a")`. Those that any
 selected test names are served in the background, in the order in which the tests ask for them.
-Tests of servers come last, so that little is left to wait for.
+Tests of servers come last, so that little is left to wait for, and those first that look at what
+this process reads and whom it waits for.
 """
 
 from __future__ import annotations
@@ -18,13 +19,20 @@ if TYPE_CHECKING:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "serves(*cases): the servers this test looks at")
+    config.addinivalue_line("markers", "alone: run before any server is started")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("serves"):
             item.add_marker(pytest.mark.server)
-    items.sort(key=lambda item: item.get_closest_marker("server") is not None)
+    items.sort(key=_turn)
+
+
+def _turn(item: pytest.Item) -> int:
+    if item.get_closest_marker("alone"):
+        return 0
+    return 2 if item.get_closest_marker("server") else 1
 
 
 @pytest.fixture(scope="session")
@@ -43,7 +51,13 @@ def outcomes(
         yield found
 
 
-@pytest.fixture(scope="session", autouse=True)
-def servers_from_the_start(request: pytest.FixtureRequest) -> None:
+@pytest.fixture(scope="session")
+def serving(request: pytest.FixtureRequest) -> None:
     if any(item.get_closest_marker("serves") for item in request.session.items):
         request.getfixturevalue("outcomes")
+
+
+@pytest.fixture(autouse=True)
+def servers_meanwhile(request: pytest.FixtureRequest) -> None:
+    if not request.node.get_closest_marker("alone"):
+        request.getfixturevalue("serving")
