@@ -138,9 +138,7 @@ CASES |= {
     ),
     "0.5.9 plugin-a": ServerCase(forms.native, release="0.5.9", launcher=server.OURS),
     "0.5.9 plugin-b": ServerCase(forms.founding, release="0.5.9", variables=ON),
-    "0.5.9 plugin-c": ServerCase(
-        forms.speculators, release="0.5.9", launcher=server.SERVE, variables=ON
-    ),
+    "0.5.9 plugin-c": ServerCase(forms.speculators, release="0.5.9", variables=ON),
     "0.5.9 plugin-d": ServerCase(
         forms.native, release="0.5.9", algorithm="EAGLE", launcher=server.OURS
     ),
@@ -272,6 +270,13 @@ CASES |= {
         arguments=("--disable-overlap-schedule",),
     ),
 }
+
+# Served with the matrix alone, of all that is under our launcher.
+MATRIX_ALONE = (
+    MLA_OLDER_WORKER,
+    *(f"{release} plugin-mla" for release in MLA_RELEASES[:-1]),
+    "attention-ranks",
+)
 
 
 # What the converter writes for stock SGLang. Kimi's class can't capture at 0.5.9: with that mended

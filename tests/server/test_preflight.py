@@ -6,7 +6,7 @@ import pytest
 
 from tests.cpu_sglang import server
 from tests.server.background import Outcomes
-from tests.server.cases import CASES, MLA_OLDER_WORKER, NO_PREFLIGHT
+from tests.server.cases import CASES, MATRIX_ALONE, NO_PREFLIGHT
 
 SAYS = "sglang-eagle3-patch: preflight: "
 REFUSED = ["refused-no-k", "0.5.9 refused-no-k"]
@@ -16,7 +16,7 @@ UNDER_OURS = [
     for name, case in CASES.items()
     if case.launcher == server.OURS
     and case.draft is not None
-    and name not in (*REFUSED, MLA_OLDER_WORKER)
+    and name not in (*REFUSED, *MATRIX_ALONE)
     and not set(NO_PREFLIGHT) & set(case.arguments)
 ]
 JUDGED = [name for name in UNDER_OURS if CASES[name].algorithm in ("EAGLE", "EAGLE3")]

@@ -7,11 +7,7 @@ import sys
 import time
 from pathlib import Path
 
-import pytest
-
 from sglang_eagle3_patch.startup.movement import LEAST_BYTES, Signs
-
-pytestmark = pytest.mark.alone
 
 
 def test_reading_is_a_movement_and_looking_is_none(tmp_path: Path) -> None:

@@ -121,7 +121,6 @@ def test_a_second_stall_is_told_again(rank: Rank) -> None:
     assert sum("moves again" in line for line in rank.told(logging.INFO)) == 1
 
 
-@pytest.mark.alone
 def test_telling_of_a_stall_is_no_movement(
     rank: Rank, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -141,7 +140,6 @@ def test_telling_of_a_stall_is_no_movement(
     assert not any("moves again" in line for line in rank.told(logging.INFO))
 
 
-@pytest.mark.alone
 def test_nor_is_answering_for_stacks(
     rank: Rank, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
