@@ -63,7 +63,9 @@ def check(arguments: Sequence[str]) -> None:
         examined = _examine_in_time(arguments)
         refused = examined is not None and examined.is_refused
         if examined is not None:
-            told = screen(examined) if refused else _whole_screen(examined, arguments)
+            told = screen(examined)
+            if not refused:
+                told = f"{_with_details(examined)}\n  {'starts':9} {_command(arguments)}"
     except (CannotJudge, SettingsError) as problem:
         told = f"{_SAYS}: WARNING: not judged: {problem}"
     except Exception as error:  # noqa: BLE001 - said above
@@ -94,7 +96,7 @@ def dry_run(arguments: Sequence[str]) -> int:
             print(f"{_SAYS}: nothing to judge: these arguments ask for no EAGLE-3 draft")
         else:
             status = int(examined.is_refused)
-            print("\n".join([screen(examined), *_details(examined.case)]))
+            print(_with_details(examined))
     print(f"\nstarts:\n\n  {_command(arguments)}")
     return status
 
@@ -180,10 +182,8 @@ def _excuse(case: Case, selection: Selection) -> str:
     return ""
 
 
-def _whole_screen(examined: Examined, arguments: Sequence[str]) -> str:
-    """Return all that is told of a launch that goes on: one screen."""
-    command = f"  {'starts':9} {_command(arguments)}"
-    return "\n".join([screen(examined), *_details(examined.case), command])
+def _with_details(examined: Examined) -> str:
+    return "\n".join([screen(examined), *_details(examined.case)])
 
 
 def _command(arguments: Sequence[str]) -> str:

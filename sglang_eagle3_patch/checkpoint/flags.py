@@ -66,6 +66,13 @@ def stated_flag(config: Mapping[str, Any], *names: str) -> bool | None:
     return None
 
 
+def norm_output_alone(config: Mapping[str, Any]) -> bool | None:
+    """Return what `norm_output` is where nothing else says what recurs; else None."""
+    if stated_flag(config, "return_hidden_post_norm") is not None:
+        return None
+    return stated_flag(config, "norm_output")
+
+
 def undated_flag(
     config: Mapping[str, Any], producer: Producer
 ) -> Literal["norm_output", "norm_before_head"] | None:
@@ -75,9 +82,8 @@ def undated_flag(
     normed what recurs; since then it switches what recurs, and the norm before the head is always
     on. `return_hidden_post_norm` says what recurs, whoever wrote it.
     """
-    stated = stated_flag(config, "norm_output")
-    explicit = stated_flag(config, "return_hidden_post_norm") is not None
-    if producer.norm_output != "head" or stated is None or explicit:
+    stated = norm_output_alone(config)
+    if producer.norm_output != "head" or stated is None:
         return None
     return "norm_output" if stated else "norm_before_head"
 

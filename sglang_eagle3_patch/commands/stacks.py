@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from sglang_eagle3_patch.settings import PREFIX
-from sglang_eagle3_patch.startup.board import Board, users_folder
+from sglang_eagle3_patch.startup.board import Board, below, users_folder
 from sglang_eagle3_patch.startup.gpus import gpu_lines
 from sglang_eagle3_patch.startup.processes import descendants, process
 from sglang_eagle3_patch.startup.stacks import stacks_of, waits_at
@@ -91,7 +91,7 @@ def _folders(server: int, pids: list[int]) -> list[Path]:
         variables = dict(pair.split("=", 1) for pair in pairs if "=" in pair)
         named = [users_folder(Path(variables.get(temporary) or tempfile.gettempdir()), user)]
         if variables.get(status_dir):
-            named.append(Path(variables[status_dir]) / "startup")
+            named.append(below(variables[status_dir]))
         # Not a folder that somebody else put there.
         folders.update({folder: None for folder in named if _owner(folder) in (0, user)})
     return list(folders)

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from typing import Any
 
-from sglang_eagle3_patch.checkpoint.flags import stated_flag
+from sglang_eagle3_patch.checkpoint.flags import norm_output_alone
 from sglang_eagle3_patch.checkpoint.producers import recognise
 from sglang_eagle3_patch.engine.patch import Hook, Patch, Risk
 from sglang_eagle3_patch.errors import DraftError
@@ -110,7 +110,7 @@ def heed_producer(draft: Any, names: list[str]) -> None:
     `return_hidden_post_norm` says what recurs.
     """
     config = draft.config.to_dict()
-    stated = stated_flag(config, "norm_output")
+    stated = norm_output_alone(config)
     producer = recognise(config, names)
     if producer.double_input_norm:
         double_input_norm(draft)
@@ -121,9 +121,7 @@ def heed_producer(draft: Any, names: list[str]) -> None:
             NAME,
             producer.name,
         )
-    if producer.norm_output != "head" or stated_flag(config, "return_hidden_post_norm") is not None:
-        return
-    if stated is not None:
+    if producer.norm_output == "head" and stated is not None:
         raise DraftError(
             NAME,
             f"norm_output is {str(stated).lower()} and this looks like a draft of "

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from sglang_eagle3_patch import __version__
 from sglang_eagle3_patch.engine import selfreport
 from sglang_eagle3_patch.engine.patch import Hook, Patch, Risk
 from sglang_eagle3_patch.hooks.parts.launch_facts import facts, when_changed
+from sglang_eagle3_patch.hooks.parts.own_trouble import safely
 from sglang_eagle3_patch.hooks.parts.this_process import ranks, sglang_version
 from sglang_eagle3_patch.settings import Settings
 
@@ -28,6 +30,7 @@ logger = logging.getLogger(__name__)
 
 NAME = "self-report"
 ANSWER_KEY = "eagle3_patch"
+_safely = partial(safely, f"sglang-eagle3-patch: {NAME}: not reported")
 
 
 def reporting(role: str) -> Callable[..., Any]:
@@ -111,14 +114,6 @@ def _add_reports(result: Any) -> None:
     )
     same = [r for r in others if (r["host"], r["pid"]) != (own["host"], own["pid"])]
     result.internal_state[ANSWER_KEY] = [own, *same]
-
-
-def _safely(function: Callable[..., Any], *args: Any) -> None:
-    """Call our own bookkeeping; its trouble is told and never costs a process or an answer."""
-    try:
-        function(*args)
-    except Exception as error:  # noqa: BLE001
-        logger.warning("sglang-eagle3-patch: %s: not reported: %r", NAME, error)
 
 
 _ROLES = (

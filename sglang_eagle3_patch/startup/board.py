@@ -54,7 +54,7 @@ def folder_for(status_dir: str | None) -> Path:
     Raises `OSError` when it can't be made or is somebody else's.
     """
     if status_dir:
-        folder = Path(status_dir) / "startup"
+        folder = below(status_dir)
         folder.mkdir(parents=True, exist_ok=True)
         return folder
     folder = users_folder(Path(tempfile.gettempdir()), os.getuid())
@@ -62,6 +62,11 @@ def folder_for(status_dir: str | None) -> Path:
     if folder.is_symlink() or folder.stat().st_uid != os.getuid():
         raise PermissionError(f"{folder} belongs to somebody else")
     return folder
+
+
+def below(status_dir: str) -> Path:
+    """Return the folder of the servers that were told of a status folder."""
+    return Path(status_dir) / "startup"
 
 
 def users_folder(temporary: Path, user: int) -> Path:

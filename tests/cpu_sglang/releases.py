@@ -5,9 +5,15 @@ Standard library only: this is read before any environment exists.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
+
+# One release on each side of what moved most: names of layers, workers, arguments, contexts.
+IN_CI = ("0.5.9", "0.5.11", "0.5.12.post1", "0.5.16", "0.5.23")
+# Whether every release is tested, not just those, under `./launch.sh test --matrix`.
+WHOLE = os.environ.get("EAGLE3_MATRIX") == "1"
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,9 @@ import pytest
 
 from sglang_eagle3_patch.commands.patches_series import all_series, touched_paths
 from tests.cpu_sglang import releases
+from tests.cpu_sglang.releases import WHOLE
 from tests.patches.conftest import TreeOf
-from tests.patches.trees import WHOLE, git, is_code, refresh, with_what_it_needs
+from tests.patches.trees import git, is_code, refresh, with_what_it_needs
 
 # Writing a series takes seconds: each file is tried without each other one.
 ENDS = [refresh.releases()[0], refresh.releases()[-1]]

@@ -16,8 +16,9 @@ import pytest
 
 from tests.cpu_sglang import environments, releases
 from tests.cpu_sglang.environments import Environment
+from tests.cpu_sglang.releases import WHOLE
 from tests.cpu_sglang.server import VARIABLE, process_variables
-from tests.patches.trees import WHOLE, own_tests, patched, refresh, with_what_it_needs
+from tests.patches.trees import own_tests, patched, refresh, with_what_it_needs
 
 TWINS = Path(__file__).with_name("twins.json")
 OWN_TESTS = Path(__file__).with_name("own_tests.json")

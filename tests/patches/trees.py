@@ -22,8 +22,6 @@ from tests.cpu_sglang.environments import Environment
 REPOSITORY = Path(__file__).parents[2]
 # Where SGLang keeps tests that need no server.
 OWN_TESTS = "test/registered/unit/"
-# Under `./launch.sh test --matrix`.
-WHOLE = os.environ.get("EAGLE3_MATRIX") == "1"
 
 
 def _load_refresh() -> ModuleType:

@@ -8,7 +8,6 @@ run (`./launch.sh test --matrix`) are kept in `matrix.json`, which the README's 
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,8 +18,6 @@ from tests.server.cases import CASES, ON, OUTLOOK, POISONED, PROMPTS, ServerCase
 from tests.server.serving import Outcome
 
 RESULTS = Path(__file__).with_name("matrix.json")
-WHOLE = os.environ.get("EAGLE3_MATRIX") == "1"
-BOUNDARY = ("0.5.9", "0.5.11", "0.5.12.post1", "0.5.16", "0.5.23")
 # What stock does with `layers.0.*` names under SGLang's own config; elsewhere they load, and
 # norm_before_residual, which the config doesn't know, is ignored.
 _NO_CAPTURE = ("0.5.9",)
@@ -94,11 +91,11 @@ def _choosing(release: str, worker: str) -> tuple[dict[str, str], tuple[str, ...
     )
 
 
-def cells(whole: bool = WHOLE) -> list[Cell]:
+def cells(whole: bool = releases.WHOLE) -> list[Cell]:
     """Return the cells of all releases, or of those at which something changed."""
     found = []
     for release in releases.RELEASES.values():
-        if whole or release.version in BOUNDARY:
+        if whole or release.version in releases.IN_CI:
             found.append(Cell(release.version, release.worker, "speculators"))
             found += [
                 Cell(release.version, worker, what)

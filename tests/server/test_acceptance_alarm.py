@@ -14,10 +14,10 @@ from sglang_eagle3_patch.acceptance import metrics
 from sglang_eagle3_patch.engine import selfreport
 from tests.cpu_sglang import environments, releases
 from tests.cpu_sglang.pair import forms
+from tests.cpu_sglang.releases import WHOLE
 from tests.cpu_sglang.server import OURS, VARIABLE, Server
 from tests.server.background import Outcomes
 from tests.server.cases import CASES, ON, OUTLOOK, Checkpoint, ServerCase
-from tests.server.matrix import WHOLE
 from tests.server.recording import STATUS, scrape
 from tests.server.serving import ask_status
 from tests.server.test_acceptance_log import LINE

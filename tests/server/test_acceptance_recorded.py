@@ -16,9 +16,9 @@ import pytest
 from sglang_eagle3_patch.acceptance import metrics
 from sglang_eagle3_patch.acceptance.trace_reader import Step
 from tests.cpu_sglang.pair import forms
+from tests.cpu_sglang.releases import WHOLE
 from tests.server.background import Outcomes
 from tests.server.cases import CASES, ServerCase
-from tests.server.matrix import WHOLE
 from tests.server.recording import ABORTED, KILLED, RECORDING, RETRACTING, Recording, record
 
 ADAPTIVE = (

@@ -15,17 +15,14 @@ import pytest
 from sglang_eagle3_patch.engine import selfreport
 from tests.cpu_sglang import environments, releases, server
 from tests.cpu_sglang.pair import forms
+from tests.cpu_sglang.releases import WHOLE
 from tests.server.background import Outcomes
 from tests.server.cases import CASES, OUTLOOK, PROMPTS, TWO_RANKS, TWO_RANKS_VARIABLES
-from tests.server.matrix import WHOLE
+from tests.server.serving import STATUS_DIR
 
 SERVED_BY_SGLANG_SERVE = [name for name, case in CASES.items() if case.launcher == server.SERVE]
 EXPECTED = OUTLOOK.histograms("trained", "plain", PROMPTS)
 whole = pytest.mark.skipif(not WHOLE, reason="with ./launch.sh test --matrix")
-
-
-def status_dir(folder: Path) -> dict[str, str]:
-    return {f"{server.VARIABLE}_STATUS_DIR": str(folder / "status")}
 
 
 def ready_schedulers(folder: Path) -> list[dict[str, Any]]:
@@ -61,7 +58,7 @@ def test_two_nodes(tmp_path: Path) -> None:
             folder / "server.log",
             [*arguments, str(rank)],
             launcher=server.OURS,
-            variables={**TWO_RANKS_VARIABLES, **status_dir(folder)},
+            variables={**TWO_RANKS_VARIABLES, STATUS_DIR: str(folder / "status")},
         )
 
     with node(0) as first, node(1) as second:
@@ -90,7 +87,7 @@ def test_the_grpc_server_is_handed_over_to(tmp_path: Path) -> None:
         tmp_path / "server.log",
         [*server.speculation(draft), "--grpc-mode"],
         launcher=server.OURS,
-        variables=status_dir(tmp_path),
+        variables={STATUS_DIR: str(tmp_path / "status")},
     ) as running:
         deadline = time.monotonic() + server.STARTUP_SECONDS
         while not ready_schedulers(tmp_path) and time.monotonic() < deadline:

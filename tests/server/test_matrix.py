@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from tests.cpu_sglang.releases import WHOLE
 from tests.cpu_sglang.server import telling_lines
 from tests.server.background import Outcomes
 from tests.server.cases import OUTLOOK, PROMPTS
-from tests.server.matrix import WHOLE, Cell, cells, keep, read_results, result
+from tests.server.matrix import Cell, cells, keep, read_results, result
 
 # A draft whose layer was dropped runs on what memory held: its text is right, its numbers nobody's.
 WELL_BELOW = 1.6

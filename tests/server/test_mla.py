@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.cpu_sglang import releases
+from tests.cpu_sglang.releases import WHOLE
 from tests.server.background import Outcomes
 from tests.server.cases import MLA_OLDER_WORKER, MLA_RELEASES, OUTLOOK, PROMPTS
-from tests.server.matrix import WHOLE
 
 # What each server's draft is in the expectation. The weak one shows what the other is blind to.
 REPAIRED = {

@@ -13,10 +13,11 @@ from pathlib import Path
 import pytest
 
 from tests.cpu_sglang import releases
+from tests.cpu_sglang.releases import WHOLE
 from tests.patches.trees import refresh
 from tests.server.background import Outcomes
 from tests.server.cases import OUTLOOK, PROMPTS, TREE_DRAFTS
-from tests.server.matrix import PATCHED, WHOLE
+from tests.server.matrix import PATCHED
 
 RESULTS = Path(__file__).with_name("patched_trees.json")
 # The demo's rows where the patches differ most; on every release EAGLE asked for, whose twin went

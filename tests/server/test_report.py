@@ -12,10 +12,10 @@ import pytest
 from sglang_eagle3_patch.acceptance.trace_reader import Trace, read_trace
 from sglang_eagle3_patch.cli import main
 from tests.cpu_sglang.pair import forms
+from tests.cpu_sglang.releases import WHOLE
 from tests.cpu_sglang.server import Server
 from tests.server.background import Outcomes
 from tests.server.cases import CASES, ON, OUTLOOK, TRACED, ServerCase
-from tests.server.matrix import WHOLE
 from tests.server.recording import KILLED, Recording
 from tests.server.test_acceptance_recorded import ADAPTIVE, PREFIX, SERVERS
 

@@ -16,10 +16,10 @@ import pytest
 from sglang_eagle3_patch.engine import selfreport
 from tests.cpu_sglang import environments, releases, server
 from tests.cpu_sglang.pair import forms
+from tests.cpu_sglang.releases import WHOLE
 from tests.server.background import Outcomes
 from tests.server.cases import CASES, OUTLOOK, TWO_RANKS, TWO_RANKS_VARIABLES, ServerCase
 from tests.server.faulty_launch import SECONDS, SIZES, VARIABLE
-from tests.server.matrix import WHOLE
 from tests.server.test_two_ranks import of_rank
 
 LAUNCHER = "tests.server.faulty_launch"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sglang_eagle3_patch.checkpoint.config import is_speculators
-from sglang_eagle3_patch.checkpoint.flags import stated_flag
+from sglang_eagle3_patch.checkpoint.flags import norm_output_alone, stated_flag
 from sglang_eagle3_patch.checkpoint.layouts import canonical_name
 from sglang_eagle3_patch.checkpoint.rules.answers import (
     OK,
@@ -137,7 +137,7 @@ def norm_output_meaning(case: Case) -> Answer:
 
     Remedy: say what recurs: write `return_hidden_post_norm` into `eagle_config`, and drop the key.
     """
-    stated, meaning = _norm_output_alone(case), case.draft.producer.norm_output
+    stated, meaning = norm_output_alone(case.draft.config), case.draft.producer.norm_output
     if stated is not None and meaning == "head":
         return wrong(
             f"norm_output is {str(stated).lower()}, by which {case.draft.producer.name} meant the "
@@ -155,13 +155,6 @@ def norm_output_meaning(case: Case) -> Answer:
             "ask whoever trained it; write return_hidden_post_norm into its eagle_config",
         )
     return OK
-
-
-def _norm_output_alone(case: Case) -> bool | None:
-    """What `norm_output` is where nothing else says what recurs; else None."""
-    if stated_flag(case.draft.config, "return_hidden_post_norm") is not None:
-        return None
-    return stated_flag(case.draft.config, "norm_output")
 
 
 @rule("E3-flags-no-last-norm", "error")

@@ -7,11 +7,12 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from sglang_eagle3_patch.hooks.parts import own_trouble
 from sglang_eagle3_patch.hooks.parts.launch_facts import facts
 from sglang_eagle3_patch.hooks.parts.ready_report import ready_report
 from sglang_eagle3_patch.hooks.parts.this_process import ranks
@@ -39,6 +40,7 @@ class Start:
 
 
 now: Start | None = None  # None before and after, and where it is not watched
+safely = partial(own_trouble.safely, f"{SAYS}: not watched")
 
 
 def begin(server_args: Any) -> None:
@@ -137,11 +139,3 @@ def memory() -> str:
         pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
         return f"{pages * os.sysconf('SC_PAGE_SIZE') / 2**30:.1f} GiB of memory taken"
     return ""
-
-
-def safely(function: Callable[..., Any], *args: Any) -> None:
-    """Call our own bookkeeping; its trouble is told and never costs a start."""
-    try:
-        function(*args)
-    except Exception as error:  # noqa: BLE001
-        logger.warning("%s: not watched: %r", SAYS, error)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -11,11 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from tests.cpu_sglang.environments import ensure
-from tests.cpu_sglang.releases import RELEASES
+from tests.cpu_sglang.releases import IN_CI, RELEASES, WHOLE
 
 ALL_RELEASES = tuple(RELEASES)
-# One release on each side of what moved most: names of layers, workers, arguments, contexts.
-BOUNDARY = ("0.5.9", "0.5.11", "0.5.12.post1", "0.5.16", "0.5.23")
 MLA_SINCE = "0.5.12"
 REPOSITORY = Path(__file__).resolve().parents[3]
 SECONDS = 500
@@ -23,7 +20,7 @@ SECONDS = 500
 
 def chosen() -> tuple[str, ...]:
     """The releases that tests run: the boundary ones, all of them under `EAGLE3_MATRIX=1`."""
-    return ALL_RELEASES if os.environ.get("EAGLE3_MATRIX") == "1" else BOUNDARY
+    return ALL_RELEASES if WHOLE else IN_CI
 
 
 def has_mla(release: str) -> bool:
