@@ -299,6 +299,7 @@ PATCH = Patch(
             Hook(
                 module=f"sglang.srt.managers.{module}",
                 attribute=f"{owner}.__init__",
+                parameters=("server_args",),
                 wrapper=answer_for_stacks,
             )
             for module, owner in (

@@ -204,6 +204,7 @@ class Verified:
     metrics_collector = None
     is_stats_logging_rank = True
     spec_verify_ct = 0
+    finished_reason = None
 
     def __init__(self) -> None:
         self.spec_algorithm = self.metrics_reporter = self.draft_worker = self
