@@ -17,7 +17,7 @@ class DraftFlags:
     norm_before_residual: the residual of layer 0 is the normed hidden state, not the raw one.
     norm_before_fc: one norm over all aux states before `fc` (`input_norm`).
     fc_norm: one norm for each aux state before `fc` (`fc_norm.N`).
-    norm_before_head: `norm` goes before the head; false in SpecForge with `norm_output: false`.
+    norm_before_head: `norm` goes before the head; false in SpecForge's old `norm_output: false`.
     norm_output: what recurs to the next step is normed, as speculators and SGLang mean it.
     double_input_norm: layer 0 puts the hidden state through `input_layernorm`, then `hidden_norm`.
     window: keys a query sees in `window_layers`, itself included; None is all of them.
@@ -131,8 +131,7 @@ def _final_norm(config: Mapping[str, Any], producer: Producer) -> tuple[bool | N
     if output is None or explicit or producer.norm_output == "recurrence":
         last_norm = stated_flag(config, "use_last_layernorm")
         return last_norm is not False, bool(output)
-    if producer.norm_output == "head":
-        return output, False
+    # By either meaning `true` leaves the norm before the head on, and `false` what recurs unnormed.
     return (True, None) if output else (None, False)
 
 

@@ -18,7 +18,7 @@ from sglang_eagle3_patch.checkpoint.conversion.source import (
     Stored,
     Transform,
 )
-from sglang_eagle3_patch.checkpoint.flags import DraftFlags, undated_flag
+from sglang_eagle3_patch.checkpoint.flags import DraftFlags
 from sglang_eagle3_patch.checkpoint.header import DTYPE_BITS
 from sglang_eagle3_patch.checkpoint.layouts import NOT_WEIGHTS
 from sglang_eagle3_patch.checkpoint.spec import DraftSpec
@@ -80,10 +80,8 @@ def make_plan(spec: DraftSpec, tensors: Mapping[str, Stored], options: Options) 
 
 
 def _flags(spec: DraftSpec, said: Mapping[str, bool]) -> DraftFlags:
-    """Return the draft's flags, with those that the user states, and None for what only the date
-    of the draft decides. Raises TypeError for a name of none."""
-    dated = undated_flag(spec.config, spec.producer)
-    own: dict[str, Any] = {**({dated: None} if dated else {}), **said}
+    """Return the draft's flags, with those that the user states; TypeError for a name of none."""
+    own: dict[str, Any] = dict(said)
     return dataclasses.replace(spec.flags, **own)
 
 

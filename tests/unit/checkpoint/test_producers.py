@@ -49,7 +49,7 @@ def test_sizes_by_shape_agree_with_those_stated(name: str) -> None:
     ("name", "ids", "norm_output", "residual"),
     [
         ("SafeAILab", "inputs", False, False),
-        ("SpecForge", "outputs", False, False),
+        ("SpecForge", "outputs", None, False),
         ("speculators 0.3 trainer", "outputs", False, True),
         ("speculators 0.9 trainer, two layers", "inputs", False, True),
         ("speculators 0.9 converter", "unknown", False, False),
