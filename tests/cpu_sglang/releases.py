@@ -81,18 +81,6 @@ RELEASES: Mapping[str, Release] = MappingProxyType({row.version: row for row in 
 DEFAULT = "0.5.23"
 """The release of the base environment; every other one is laid over it."""
 
-BOUNDARY = (
-    "0.5.9",
-    "0.5.10.post1",
-    "0.5.11",
-    "0.5.12.post1",
-    "0.5.14",
-    "0.5.16",
-    "0.5.20",
-    "0.5.23",
-)
-"""The smallest set with one release on each side of every change that matters here."""
-
 
 def find(version: str) -> Release:
     """Return the release called `version`; ValueError, listing the known ones, if there is none."""
