@@ -1,11 +1,11 @@
 """What recording acceptance costs: a verify step of the scheduler, and a whole server.
 
 `step` calls the hook around a verify step that does nothing, at several batch sizes: without a
-trace, with one, with metrics too, and with a line of log for every step. `server` asks a stock
-server and a patched one, which traces, in turn, so that a busy machine slows both; the stock
-server's rounds against each other tell what such a machine can't tell apart.
+trace, with one, with metrics too, and with a line of log for every step. `server` asks one server,
+which traces and counts, with all hooks in and with all of them out by turns: of two servers one is
+up to 8 % quicker than the other, stock ones too, which would drown what the hooks cost.
 
-    ./launch.sh bench acceptance [--part step|server] [--json FILE]
+    ./launch.sh bench acceptance [--part step|server] [--rounds N] [--json FILE]
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import argparse
 import json
 import logging
 import os
+import random
 import statistics
 import sys
 import tempfile
@@ -24,6 +25,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import psutil
+
+from bench import hooks_in_turn
 from sglang_eagle3_patch.acceptance.trace_reader import read_trace
 from sglang_eagle3_patch.hooks import acceptance
 from tests.cpu_sglang import environments, releases, server
@@ -58,15 +62,18 @@ class Step:
 
 @dataclass(frozen=True)
 class Rates:
-    """Tokens per second of both servers, and the median of the rounds' ratios, patched / stock.
+    """Tokens per second of the server without the hooks and with them, by the median round.
 
-    `quickest` is the same ratio of the quickest quarter of each server's rounds, which others on
-    the machine slowed least; `stock_ratio` the median of every other stock round / the next.
+    `ratio` is the median over the rounds of with / without, `between` what holds 95 % of the
+    medians of rounds drawn anew from these (bootstrap). `quickest` is the ratio of the quickest
+    quarter of either, which others on the machine slowed least; `stock_ratio` the median of every
+    other round without hooks / the next, which is 1 but for noise.
     """
 
     stock: float
     patched: float
     ratio: float
+    between: tuple[float, float]
     quickest: float
     stock_ratio: float
     rounds: int
@@ -91,12 +98,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="bench acceptance", description=__doc__.splitlines()[0])
     parser.add_argument("--part", choices=("step", "server"), action="append", help="default: both")
     parser.add_argument("--chunks", type=int, default=100, help="of 50 steps each (default: 100)")
-    parser.add_argument("--rounds", type=int, default=40, help="of each server (default: 40)")
+    parser.add_argument("--rounds", type=int, default=300, help="of the server (default: 300)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers there, too")
     arguments = parser.parse_args(argv)
     parts = arguments.part or ["step", "server"]
     steps = measure_steps(arguments.chunks) if "step" in parts else []
-    rates = measure_servers(arguments.rounds) if "server" in parts else None
+    rates = measure_server(arguments.rounds) if "server" in parts else None
     print(
         "\n\n".join(([step_table(steps)] if steps else []) + ([rates_text(rates)] if rates else []))
     )
@@ -193,45 +200,72 @@ def _forget_metrics() -> None:
         REGISTRY.unregister(known)
 
 
-def measure_servers(rounds: int) -> Rates:
-    """Ask both servers the same prompts in turn, another one first each time."""
+def measure_server(rounds: int) -> Rates:
+    """Ask a server the same prompts with the hooks in and out, the other one first each time."""
     environment = environments.ensure(releases.DEFAULT)
     prompts, new_tokens = Outlook.shipped().prompts[:4], Outlook.shipped().new_tokens
     with tempfile.TemporaryDirectory(prefix="bench-acceptance-") as name:
         folder = Path(name)
         draft = forms.write_form("native", folder / "draft")
-        # Who is not asked would keep a core busy.
         arguments = [*server.speculation(draft), "--enable-metrics", "--sleep-on-idle"]
         trace = folder / "trace.jsonl"
-        patched_variables = {VARIABLE: "1", f"{VARIABLE}_TRACE": str(trace)}
-        with (
-            server.start(environment, folder / "stock.log", arguments) as stock,
-            server.start(
-                environment, folder / "patched.log", arguments, variables=patched_variables
-            ) as patched,
-        ):
-            both = [stock, patched]
-            seconds: dict[int, list[float]] = {stock.port: [], patched.port: []}
-            for one in both:
-                one.wait_until_ready()
-                one.generate_at_once(prompts, new_tokens)
-            for _ in range(rounds):
-                for one in both:
-                    seconds[one.port].append(one.generate_at_once(prompts, new_tokens).seconds)
-                both.reverse()
+        path = (environment.variables()["PYTHONPATH"], str(environments.REPOSITORY))
+        variables = {
+            VARIABLE: "1",
+            f"{VARIABLE}_TRACE": str(trace),
+            "PYTHONPATH": os.pathsep.join(path),
+        }
+        log = folder / "server.log"
+        with server.start(
+            environment, log, arguments, launcher="bench.hooks_in_turn", variables=variables
+        ) as one:
+            one.wait_until_ready()
+            one.generate_at_once(prompts, new_tokens)
+            scheduler = scheduler_of(one)
+            spans: dict[int, list[tuple[float, float]]] = {
+                hooks_in_turn.OUT: [],
+                hooks_in_turn.IN: [],
+            }
+            for number in range(rounds):
+                for state in list(spans)[:: -1 if number % 2 else 1]:
+                    scheduler.send_signal(state)
+                    time.sleep(0.1)
+                    one.generate_at_once(prompts, 4)  # not timed: the first calls after a change
+                    began = time.time()
+                    seconds = one.generate_at_once(prompts, new_tokens).seconds
+                    spans[state].append((began, seconds))
             time.sleep(1)
-            traced = len(read_trace([trace]).steps)
+            steps = [step.time for step in read_trace([trace]).steps]
+    for state, told in spans.items():
+        traced = [any(began < step < began + spent for step in steps) for began, spent in told]
+        assert traced == [state == hooks_in_turn.IN] * rounds, "the hooks were not as asked"
+    slow, fast = ([spent for _, spent in told] for told in spans.values())
+    ratios = [without / with_them for without, with_them in zip(slow, fast, strict=True)]
     tokens = len(prompts) * new_tokens
-    slow, fast = seconds[stock.port], seconds[patched.port]
     return Rates(
         stock=tokens / statistics.median(slow),
         patched=tokens / statistics.median(fast),
-        ratio=statistics.median(s / p for s, p in zip(slow, fast, strict=True)),
+        ratio=statistics.median(ratios),
+        between=median_lies_between(ratios),
         quickest=quickest(slow) / quickest(fast),
         stock_ratio=statistics.median(s / o for s, o in zip(slow[::2], slow[1::2], strict=False)),
         rounds=rounds,
-        traced_steps=traced,
+        traced_steps=len(steps),
     )
+
+
+def scheduler_of(one: server.Server) -> psutil.Process:
+    """Return the server's only scheduler; it names itself."""
+    below = psutil.Process(one.process.pid).children(recursive=True)
+    (scheduler,) = (child for child in below if "sglang::scheduler" in child.cmdline())
+    return scheduler
+
+
+def median_lies_between(ratios: Sequence[float]) -> tuple[float, float]:
+    """Return what holds 95 % of the medians of as many ratios, drawn from these at random."""
+    draw = random.Random(0)
+    medians = sorted(statistics.median(draw.choices(ratios, k=len(ratios))) for _ in range(1000))
+    return medians[25], medians[-26]
 
 
 def quickest(seconds: Sequence[float]) -> float:
@@ -253,11 +287,13 @@ def step_table(steps: Sequence[Step]) -> str:
 
 
 def rates_text(rates: Rates) -> str:
-    """Return the servers' rates as text."""
+    """Return the server's rates as text."""
+    low, high = rates.between
     return (
-        f"tokens per second, {rates.rounds} rounds of each in turn, {rates.traced_steps} steps "
-        f"traced\nstock {rates.stock:.1f}, patched {rates.patched:.1f}, ratio {rates.ratio:.3f} "
-        f"(goal: {SERVER_GOAL})\n"
+        f"tokens per second of one server, {rates.rounds} rounds without hooks and with them in "
+        f"turn, {rates.traced_steps} steps traced\n"
+        f"stock {rates.stock:.1f}, patched {rates.patched:.1f}, ratio {rates.ratio:.3f} (95 %: "
+        f"{low:.3f} to {high:.3f}; goal: {SERVER_GOAL})\n"
         f"of the quickest rounds {rates.quickest:.3f}, of stock with itself {rates.stock_ratio:.3f}"
     )
 
