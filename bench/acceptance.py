@@ -24,6 +24,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import psutil
 
@@ -119,7 +120,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def measure_steps(chunks: int) -> list[Step]:
     """Return what each case adds at each batch size."""
-    with tempfile.TemporaryDirectory(prefix="bench-acceptance-") as folder:
+    folders = tempfile.TemporaryDirectory(prefix="bench-acceptance-")
+    # What the cases set is not for the server, which inherits the environment.
+    with folders as folder, mock.patch.dict(os.environ):
         logging.basicConfig(level=logging.INFO, filename=Path(folder, "log"))
         return [
             measure_step(case, batch, chunks, Path(folder))
