@@ -5,24 +5,30 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
 from sglang_eagle3_patch.checkpoint.conversion.convert import Conversion
 from sglang_eagle3_patch.checkpoint.conversion.options import NotConvertible
-from sglang_eagle3_patch.checkpoint.conversion.source import AbsoluteToOffset
+from sglang_eagle3_patch.checkpoint.conversion.plan import Move
 from sglang_eagle3_patch.checkpoint.conversion.verify import shards_of
 from sglang_eagle3_patch.checkpoint.conversion.write import carried_files
 from sglang_eagle3_patch.checkpoint.header import files_with, weight_files
 from sglang_eagle3_patch.checkpoint.launch import LaunchArguments
 from sglang_eagle3_patch.checkpoint.layouts import canonical_name
 from sglang_eagle3_patch.checkpoint.rules import Case, Finding, Judgement
-from sglang_eagle3_patch.checkpoint.rules.small_values import SmallValues, read_small_values
+from sglang_eagle3_patch.checkpoint.rules.small_values import (
+    SmallValues,
+    embedding_differs,
+    small_values,
+)
 from sglang_eagle3_patch.checkpoint.spec import DraftSpec
 from sglang_eagle3_patch.checkpoint.target import TargetSpec
 from sglang_eagle3_patch.commands.doctor import judged
 from sglang_eagle3_patch.commands.doctor_output import outcome_line
 
+_EMBEDDING = "embed_tokens.weight"
 _EAGLE3 = ("--speculative-algorithm", "EAGLE3")
 
 
@@ -105,17 +111,17 @@ def _mending(findings: Iterable[Finding], side: str) -> tuple[str, ...]:
     return tuple(part for arguments in wanted for part in arguments)
 
 
-def _values(conversion: Conversion, target: Path | None) -> SmallValues | None:
-    """Return the small values as they will be written; None of pickled weights."""
-    files = weight_files(conversion.source)
-    if not files:
-        return None
-    names = {canonical_name(m.source.name): canonical_name(m.name) for m in conversion.plan.moves}
-    targets = files_with(target, "embed_tokens.weight") if target else []
-    found = read_small_values(files, targets if "embed_tokens.weight" in names else [])
-    offsets = any(isinstance(m.transform, AbsoluteToOffset) for m in conversion.plan.moves)
-    d2t = found.d2t
-    if offsets and d2t is not None:
-        d2t = tuple(target_id - draft_id for draft_id, target_id in enumerate(d2t))
-    vectors = {names[name]: value for name, value in found.vectors.items() if name in names}
-    return replace(found, d2t=d2t, vectors=vectors)
+def _values(conversion: Conversion, target: Path | None) -> SmallValues:
+    """Return the small values as they will be written."""
+    moves = conversion.plan.moves
+    found = small_values(
+        (move.name, move.source.header, partial(_written_bytes, move)) for move in moves
+    )
+    if target is None or all(canonical_name(move.name) != _EMBEDDING for move in moves):
+        return found
+    differs = embedding_differs(weight_files(conversion.source), files_with(target, _EMBEDDING))
+    return replace(found, embedding_differs=differs)
+
+
+def _written_bytes(move: Move) -> bytes:
+    return b"".join(move.source.pieces(move.transform))

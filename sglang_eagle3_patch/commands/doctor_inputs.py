@@ -31,7 +31,7 @@ class CannotJudge(ValueError):
 @dataclass(frozen=True)
 class DraftInput:
     """A draft as it was found: `weights` are its local safetensors files, `names` all of its
-    files, None where they aren't known."""
+    files, None where they aren't known, as of a draft on a hub."""
 
     spec: DraftSpec
     weights: tuple[Path, ...] = ()
@@ -200,12 +200,16 @@ def _from_hub(name: str, revision: str | None) -> DraftInput:
     config = read_config(file)
     try:
         metadata = get_safetensors_metadata(name, revision=revision)
+        headers = {
+            str(tensor): TensorHeader(str(info.dtype), tuple(map(int, info.shape)))
+            for part in metadata.files_metadata.values()
+            for tensor, info in part.tensors.items()
+        }
     except (OfflineModeIsEnabled, NotASafetensorsRepoError):
         return DraftInput(DraftSpec.of(config, {}, file.parent))
-    headers = {
-        tensor: TensorHeader(str(info.dtype), tuple(info.shape))
-        for part in metadata.files_metadata.values()
-        for tensor, info in part.tensors.items()
-    }
-    names = tuple(sorted(metadata.files_metadata))
-    return DraftInput(DraftSpec.of(config, headers, file.parent), names=names)
+    except Exception as error:  # what a hub sends is anybody's, and its client raises all sorts
+        told = " ".join(str(error).split())[:300]
+        raise CannotJudge(
+            f"the headers of {name} can't be read from the hub ({type(error).__name__}: {told})"
+        ) from error
+    return DraftInput(DraftSpec.of(config, headers, file.parent))

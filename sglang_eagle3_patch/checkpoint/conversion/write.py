@@ -61,7 +61,8 @@ def write_folder(
             verify_folder(made, plan, progress)
         made.chmod(0o777 & ~_umask())
         _sync(made)
-        _put_in_place(made, out)
+        refuse_place(out, source, force=force)  # what came there while this was written
+        _put_in_place(made, out, replace=force and out.exists())
     except (CheckpointUnreadable, NotConvertible):
         raise
     except OSError as error:
@@ -203,20 +204,21 @@ def _end(move: Move) -> int:
     return move.source.begin + move.source.header.size
 
 
-def _put_in_place(made: Path, out: Path) -> None:
-    """Rename `made` to `out`; a checkpoint that is there goes only then."""
+def _put_in_place(made: Path, out: Path, *, replace: bool) -> None:
+    """Rename `made` to `out`, which takes the place of nothing but an empty folder; with `replace`
+    a checkpoint that is there goes, and only then."""
     aside = made.with_suffix(".replaced")
-    replaced = out.exists()
-    if replaced:
+    if replace:
         out.rename(aside)
     try:
         made.rename(out)
     except BaseException:
-        if replaced:
+        if replace:
             aside.rename(out)
         raise
     _sync(out.parent)
-    shutil.rmtree(aside, ignore_errors=True)
+    if replace:
+        shutil.rmtree(aside, ignore_errors=True)
 
 
 def _write_json(file: Path, value: Any) -> None:

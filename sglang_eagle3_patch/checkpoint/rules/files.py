@@ -66,10 +66,16 @@ def dtypes(case: Case) -> Answer:
     ]
     if not names:
         return OK
+    found = f"{counted(len(names), 'tensor')} quantised ({listed(names, 2)})"
+    if case.files is None:
+        return unknown(
+            f"{found}, the config does not say how, and a file beside it could",
+            "fetch the draft first, or give it in bfloat16",
+            tensors=names,
+        )
     scaled = any(SCALES.search(name) for name in names)
     return wrong(
-        f"{counted(len(names), 'tensor')} quantised ({listed(names, 2)}), and the config does not "
-        "say how",
+        f"{found}, and the config does not say how",
         "restore its quantization_config, or give the draft in bfloat16",
         stock="degraded",
         plugin="refuses" if scaled else "degraded",

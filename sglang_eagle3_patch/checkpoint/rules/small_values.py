@@ -8,8 +8,9 @@ from __future__ import annotations
 import array
 import struct
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -43,26 +44,42 @@ def read_small_values(files: list[Path], target_files: list[Path]) -> SmallValue
     `target_files` are the target's, for its embedding alone. Raises OSError, or
     `CheckpointUnreadable` for a file whose header is broken.
     """
+    found = small_values(
+        (name, tensor, partial(_bytes, file, begin, tensor.size))
+        for file in files
+        for name, tensor, begin in _tensors(file)
+    )
+    return replace(found, embedding_differs=embedding_differs(files, target_files))
+
+
+def small_values(
+    tensors: Iterable[tuple[str, TensorHeader, Callable[[], bytes]]],
+) -> SmallValues:
+    """Return the small values among tensors, each given by name, header and how to get its bytes.
+
+    No embedding is looked at. Raises what getting the bytes does.
+    """
     d2t = t2d = None
     vectors: dict[str, tuple[float, ...]] = {}
-    for file in files:
-        for name, tensor, begin in _tensors(file):
-            canonical = canonical_name(name)
-            if tensor.size > LARGEST_MAP:
-                continue
-            if canonical == "d2t":
-                d2t = _numbers(file, tensor, begin)
-            elif canonical == "t2d":
-                marks = _numbers(file, tensor, begin)
-                t2d = None if marks is None else tuple(map(bool, marks))
-            elif len(tensor.shape) == 1 and canonical.endswith(".weight"):
-                numbers = _numbers(file, tensor, begin)
-                if numbers is not None:
-                    vectors[canonical] = tuple(map(float, numbers))
-    return SmallValues(d2t, t2d, vectors, _embedding_differs(files, target_files))
+    for name, tensor, get in tensors:
+        canonical = canonical_name(name)
+        if tensor.size > LARGEST_MAP:
+            continue
+        if canonical == "d2t":
+            d2t = _numbers(tensor.dtype, get())
+        elif canonical == "t2d":
+            marks = _numbers(tensor.dtype, get())
+            t2d = None if marks is None else tuple(map(bool, marks))
+        elif len(tensor.shape) == 1 and canonical.endswith(".weight"):
+            numbers = _numbers(tensor.dtype, get())
+            if numbers is not None:
+                vectors[canonical] = tuple(map(float, numbers))
+    return SmallValues(d2t, t2d, vectors)
 
 
-def _embedding_differs(files: list[Path], target_files: list[Path]) -> bool | None:
+def embedding_differs(files: list[Path], target_files: list[Path]) -> bool | None:
+    """Return whether the first rows of the embedding in `files` are other than the target's; None
+    where both aren't there in one dtype. Raises OSError and `CheckpointUnreadable`."""
     own, targets = _first_rows(files), _first_rows(target_files)
     if own is None or targets is None or own[0] != targets[0]:
         return None
@@ -75,9 +92,7 @@ def _first_rows(files: list[Path]) -> tuple[str, bytes] | None:
             shape = tensor.shape
             if name.endswith("embed_tokens.weight") and len(shape) == 2 and shape[0]:
                 size = min(tensor.size, tensor.size // shape[0] * _ROWS, LARGEST_MAP)
-                with file.open("rb") as stream:
-                    stream.seek(begin)
-                    return f"{tensor.dtype}{shape[1]}", stream.read(size)
+                return f"{tensor.dtype}{shape[1]}", _bytes(file, begin, size)
     return None
 
 
@@ -87,11 +102,13 @@ def _tensors(file: Path) -> Iterator[tuple[str, TensorHeader, int]]:
         yield name, tensor, header.begins[name]
 
 
-def _numbers(file: Path, tensor: TensorHeader, begin: int) -> tuple[float, ...] | None:
+def _bytes(file: Path, begin: int, size: int) -> bytes:
     with file.open("rb") as stream:
         stream.seek(begin)
-        raw = stream.read(tensor.size)
-    dtype = tensor.dtype
+        return stream.read(size)
+
+
+def _numbers(dtype: str, raw: bytes) -> tuple[float, ...] | None:
     if dtype == "BOOL":
         return tuple(raw)
     if dtype == "F16":

@@ -233,6 +233,37 @@ class TestPlaces:
         (tmp_path / "out").mkdir()
         assert "there already" in self.refused(conversion, tmp_path / "out", force=False)
 
+    @pytest.mark.parametrize("force", [False, True])
+    def test_what_came_there_while_it_was_written_stays(
+        self, force: bool, conversion: Conversion, tmp_path: Path
+    ) -> None:
+        thesis = tmp_path / "out" / "thesis.tex"
+
+        def comes(_: int) -> None:
+            thesis.parent.mkdir(exist_ok=True)
+            thesis.write_text("mine")
+
+        with pytest.raises(NotConvertible):
+            conversion.write(tmp_path / "out", force=force, progress=comes)
+        assert thesis.read_text() == "mine"
+        assert left(tmp_path) == {"out"}
+
+    def test_what_comes_at_the_last_moment_stays(
+        self, conversion: Conversion, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        real, thesis = write._put_in_place, tmp_path / "out" / "thesis.tex"
+
+        def late(made: Path, out: Path, *, replace: bool) -> None:
+            out.mkdir()
+            thesis.write_text("mine")
+            real(made, out, replace=replace)
+
+        monkeypatch.setattr(write, "_put_in_place", late)
+        with pytest.raises(NotWritten, match="not empty"):
+            conversion.write(tmp_path / "out")
+        assert thesis.read_text() == "mine"
+        assert left(tmp_path) == {"out"}
+
     @pytest.mark.parametrize("kind", ["file", "folder", "link"])
     def test_what_force_does_not_replace(
         self, kind: str, conversion: Conversion, tmp_path: Path

@@ -183,15 +183,22 @@ def test_what_nobody_serves_is_not_written(
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("sound", [True, False])
 def test_pickled_weights_have_an_outcome_too(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    sound: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     import torch
 
     tensors, config = forms.native()
+    if not sound:
+        tensors["norm.weight"][0] = float("nan")
     folder = tmp_path / "in"
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps(config))
     torch.save(tensors, folder / "pytorch_model.bin")
-    assert main([str(folder), str(tmp_path / "out")]) == 0
-    assert said(capsys, "stock 0.5.23: ").startswith("serves as trained")
+    assert main([str(folder), str(tmp_path / "out")]) == int(not sound)
+    assert (tmp_path / "out").exists() == sound
+    if sound:
+        assert said(capsys, "stock 0.5.23: ").startswith("serves as trained")
+    else:
+        assert "norm.weight hold NaN or infinity" in capsys.readouterr().err

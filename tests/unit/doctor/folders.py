@@ -11,7 +11,7 @@ from typing import Any
 from sglang_eagle3_patch.checkpoint.header import TensorHeader
 from tests.unit.doctor.cases import D2T, T2D, TARGET, config, tensors
 
-_SIZES = {"BF16": 2, "F32": 4, "I64": 8, "BOOL": 1}
+_SIZES = {"BF16": 2, "F32": 4, "I64": 8, "I8": 1, "BOOL": 1}
 
 
 def write_safetensors(

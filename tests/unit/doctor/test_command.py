@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import shutil
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from typing import Any
 import pytest
 
 from sglang_eagle3_patch import facts
+from sglang_eagle3_patch.checkpoint.header import TensorHeader
 from sglang_eagle3_patch.commands import doctor
 from tests.unit.checkpoint import drafts
 from tests.unit.doctor.cases import config, tensors
@@ -221,6 +224,46 @@ class HubOfOneDraft(BaseHTTPRequestHandler):
         """Say nothing."""
 
 
+@contextlib.contextmanager
+def hub(place: Path) -> Iterator[tuple[dict[str, str], dict[str, int]]]:
+    """Serve `place / "draft"` as the hub does; gives the variables to ask it with, and what it
+    sent."""
+    sent: dict[str, int] = {}
+    served = {"folder": place / "draft", "token": "hf_secret", "sent": sent}
+    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Hub", (HubOfOneDraft,), served))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    variables = {
+        "HF_ENDPOINT": f"http://127.0.0.1:{server.server_port}",
+        "HF_HOME": str(place / "home"),
+        "HF_TOKEN": "hf_secret",
+        "HF_HUB_OFFLINE": "0",
+        "NO_PROXY": "127.0.0.1",
+    }
+    try:
+        yield variables, sent
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def with_header(header: object) -> bytes:
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    return len(text).to_bytes(8, "little") + text
+
+
+FINE = {"dtype": "BF16", "shape": [1], "data_offsets": [0, 2]}
+BROKEN_ON_THE_HUB = {
+    "garbage": b"\xff" * 200,
+    "empty": b"",
+    "a pointer of git lfs": b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n",
+    "no JSON": with_header(b"{" * 40),
+    "a list": with_header([1, 2, 3]),
+    "no dtype": with_header({"fc.weight": {"shape": [1], "data_offsets": [0, 2]}}),
+    "no shape": with_header({"fc.weight": {**FINE, "shape": None}}),
+    "a shape of words": with_header({"fc.weight": {**FINE, "shape": ["many"]}}),
+}
+
+
 class TestHub:
     """No hub can be asked here: caches are made by hand, and a hub's answers are stood in for."""
 
@@ -283,24 +326,10 @@ class TestHub:
     def test_only_headers_are_fetched_from_the_endpoint_and_with_the_token(
         self, place: Path
     ) -> None:
-        sent: dict[str, int] = {}
-        served = {"folder": place / "draft", "token": "hf_secret", "sent": sent}
-        hub = ThreadingHTTPServer(("127.0.0.1", 0), type("Hub", (HubOfOneDraft,), served))
-        threading.Thread(target=hub.serve_forever, daemon=True).start()
-        variables = {
-            "HF_ENDPOINT": f"http://127.0.0.1:{hub.server_port}",
-            "HF_HOME": str(place / "home"),
-            "HF_TOKEN": "hf_secret",
-            "HF_HUB_OFFLINE": "0",
-            "NO_PROXY": "127.0.0.1",
-        }
-        try:
+        with hub(place) as (variables, sent):
             found = self.ask(variables, self.ID, *HEALTHY[1:], "--json")
             others = {**variables, "HF_TOKEN": "hf_wrong", "HF_HOME": str(place / "other")}
             refused = self.ask(others, self.ID, *HEALTHY[1:])
-        finally:
-            hub.shutdown()
-            hub.server_close()
         assert found.returncode == 0, found.stderr
         assert json.loads(found.stdout)["plugin"]["outcome"] == "serves"
         assert set(sent) == {"config.json", "model.safetensors"}
@@ -310,6 +339,36 @@ class TestHub:
         assert refused.returncode == 2
         assert "401" in refused.stderr
         assert refused.stderr.count("\n") == 1
+
+    @pytest.mark.parametrize("kind", BROKEN_ON_THE_HUB)
+    def test_what_a_hub_sends_is_told_in_a_line(self, kind: str, place: Path) -> None:
+        (place / "draft" / "model.safetensors").write_bytes(BROKEN_ON_THE_HUB[kind])
+        with hub(place) as (variables, _):
+            found = self.ask(variables, self.ID, *HEALTHY[1:])
+        assert (found.returncode, found.stdout) == (2, ""), found.stderr
+        (line,) = found.stderr.splitlines()
+        assert "org/draft" in line
+
+    def test_a_hub_that_is_gone_is_told_in_a_line(self, place: Path) -> None:
+        with hub(place) as (variables, _):
+            self.ask(variables, self.ID, *HEALTHY[1:])
+        found = self.ask(variables, self.ID, *HEALTHY[1:])
+        assert (found.returncode, found.stdout) == (2, ""), found.stderr
+        (line,) = found.stderr.splitlines()
+        assert "the headers of org/draft can't be read from the hub (ConnectError" in line
+
+    def test_a_file_that_may_be_on_the_hub_leaves_quantised_tensors_unknown(
+        self, place: Path
+    ) -> None:
+        headers = tensors()
+        packed = TensorHeader("I8", headers["fc.weight"].shape)
+        write_draft(place / "draft", headers={**headers, "fc.weight": packed})
+        with hub(place) as (variables, _):
+            found = self.ask(variables, self.ID, *HEALTHY[1:], "--json")
+        assert found.returncode == 0, found.stderr
+        told = json.loads(found.stdout)["findings"]
+        (of_dtypes,) = (finding for finding in told if finding["id"] == "E3-files-dtypes")
+        assert of_dtypes["status"] == "unknown"
 
     def test_of_a_hub_draft_the_headers_are_read(
         self, place: Path, monkeypatch: pytest.MonkeyPatch
