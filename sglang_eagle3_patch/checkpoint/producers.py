@@ -7,8 +7,8 @@ aux ids name, what `norm_output` norms, whether the rope of the config is the tr
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from packaging.specifiers import SpecifierSet
@@ -22,6 +22,7 @@ class Signs:
     `architectures`: the config names one of them. `keys`: it has one of them, dotted if nested.
     `versions`: its `speculators_version` is among them. `names`: of each pattern, some tensor's
     name as written begins with it. `not_named`: no name does.
+    `model_type`: the config's is this.
     """
 
     architectures: tuple[str, ...] = ()
@@ -29,16 +30,24 @@ class Signs:
     versions: str = ""
     names: tuple[str, ...] = ()
     not_named: str = ""
+    model_type: str = ""
 
     def hold(self, config: Mapping[str, Any], names: Collection[str]) -> bool:
         """Whether the config and the names as written show these signs."""
+        return (
+            self.may_hold(config)
+            and all(_named(names, pattern) for pattern in self.names)
+            and not (self.not_named and _named(names, self.not_named))
+        )
+
+    def may_hold(self, config: Mapping[str, Any]) -> bool:
+        """Whether the config shows these signs, and names could."""
         stated = config.get("architectures") or []
         return (
             (not self.architectures or any(name in self.architectures for name in stated))
+            and self.model_type in ("", config.get("model_type"))
             and (not self.keys or any(_has_key(config, key) for key in self.keys))
             and (not self.versions or _is_version(config, self.versions))
-            and all(_named(names, pattern) for pattern in self.names)
-            and not (self.not_named and _named(names, self.not_named))
         )
 
 
@@ -53,6 +62,8 @@ class Producer:
     `ids_in_layer_order`: its trainer captures in the order of the layers, as SGLang does, however
     the ids are listed.
     `double_input_norm`: layer 0 norms the hidden state twice, whatever the config says.
+    `ignored_theta`: of which drafts its trainer ignored `rope_theta`, and took 10000: of `all`, of
+    `early` ones, of those with `scaled` rope (linear and dynamic; yarn in early ones), of `none`.
     """
 
     name: str
@@ -62,6 +73,7 @@ class Producer:
     norm_before_residual: bool | None = False
     ids_in_layer_order: bool = False
     double_input_norm: bool = False
+    ignored_theta: Literal["none", "all", "early", "scaled"] = "none"
     quirks: tuple[str, ...] = ()
 
 
@@ -94,7 +106,8 @@ _SPECULATORS = ("speculators_model_type",)
 _HEAD_NORM = "norm_output switched the norm before the head until September 2026, what recurs since"
 _ROPE_IGNORED = "its trainer ignored rope_theta: trained with 10000 whatever the config says"
 _SCALED_ROPE_IGNORED = (
-    "its trainer ignored rope_theta for yarn, linear and dynamic rope: trained with 10000"
+    "its trainer ignored rope_theta for linear and dynamic rope, and for yarn at first: trained "
+    "with 10000"
 )
 
 # The first row that shows its signs is the producer.
@@ -172,16 +185,19 @@ PRODUCERS = (
     Producer(
         "TorchSpec, exported for vLLM",
         (
-            Signs(keys=("_torchspec_version",), names=(r"layers\.0\.",)),
-            Signs(("Eagle3DeepseekV2ForCausalLM",), names=(r"layers\.0\.",)),
+            # Of other drafts the exporter renames the layer and leaves the ids as trained.
+            Signs(model_type="kimi_k2", keys=("_torchspec_version",), names=(r"layers\.0\.",)),
+            Signs(("Eagle3DeepseekV2ForCausalLM",), model_type="kimi_k2", names=(r"layers\.0\.",)),
         ),
         "inputs",
+        ignored_theta="scaled",
         quirks=(_SCALED_ROPE_IGNORED,),
     ),
     Producer(
         "TorchSpec",
         (Signs(keys=("_torchspec_version",)), Signs(("Eagle3DeepseekV2ForCausalLM",))),
         "outputs",
+        ignored_theta="scaled",
         quirks=(_SCALED_ROPE_IGNORED,),
     ),
     Producer(
@@ -191,12 +207,14 @@ PRODUCERS = (
             Signs(keys=("target_model_type", "modal_type")),
         ),
         "outputs",
+        ignored_theta="all",
         quirks=(_ROPE_IGNORED,),
     ),
     Producer(
         "SafeAILab",
         (Signs(("LlamaForCausalLM",), names=(_MIDLAYER,)),),
         "inputs",
+        ignored_theta="all",
         quirks=(_ROPE_IGNORED,),
     ),
     Producer(
@@ -208,6 +226,7 @@ PRODUCERS = (
         "outputs",
         ids_in_layer_order=True,
         norm_output="head",
+        ignored_theta="early",
         quirks=(_HEAD_NORM, "before November 2025 the trainer ignored rope_theta"),
     ),
     Producer(
@@ -229,8 +248,21 @@ UNKNOWN = Producer("unknown", (), "unknown", norm_before_residual=None)
 
 
 def recognise(config: Mapping[str, Any], names: Collection[str]) -> Producer:
-    """Return the producer of a draft from its config and its tensors' names as written."""
-    for producer in PRODUCERS:
+    """Return the producer of a draft from its config and its tensors' names as written.
+
+    Where no names are known they could still make it an earlier row's: if that one means other
+    layers by its ids, what they mean is unknown.
+    """
+    for number, producer in enumerate(PRODUCERS):
         if any(signs.hold(config, names) for signs in producer.signs):
-            return producer
+            return producer if names else _unnamed(producer, config, PRODUCERS[:number])
     return UNKNOWN
+
+
+def _unnamed(
+    producer: Producer, config: Mapping[str, Any], earlier: Iterable[Producer]
+) -> Producer:
+    possible = (row for row in earlier if any(signs.may_hold(config) for signs in row.signs))
+    if all(row.aux_ids == producer.aux_ids for row in possible):
+        return producer
+    return replace(producer, aux_ids="unknown")

@@ -11,11 +11,11 @@ from typing import TypeVar
 from sglang_eagle3_patch.checkpoint.config_file import read_config
 from sglang_eagle3_patch.checkpoint.header import (
     CheckpointUnreadable,
-    TensorHeader,
     files_with,
     read_header,
     weight_files,
 )
+from sglang_eagle3_patch.checkpoint.hub import hub_headers
 from sglang_eagle3_patch.checkpoint.locate import local_folder
 from sglang_eagle3_patch.checkpoint.rules.small_values import SmallValues, read_small_values
 from sglang_eagle3_patch.checkpoint.spec import DraftSpec
@@ -193,18 +193,12 @@ def _hub_config(name: str, revision: str | None) -> Path:
 
 def _from_hub(name: str, revision: str | None) -> DraftInput:
     """The config is fetched, of the weights only the headers, by range requests."""
-    from huggingface_hub import get_safetensors_metadata
     from huggingface_hub.errors import NotASafetensorsRepoError, OfflineModeIsEnabled
 
     file = _hub_config(name, revision)
     config = read_config(file)
     try:
-        metadata = get_safetensors_metadata(name, revision=revision)
-        headers = {
-            str(tensor): TensorHeader(str(info.dtype), tuple(map(int, info.shape)))
-            for part in metadata.files_metadata.values()
-            for tensor, info in part.tensors.items()
-        }
+        headers = hub_headers(name, revision)
     except (OfflineModeIsEnabled, NotASafetensorsRepoError):
         return DraftInput(DraftSpec.of(config, {}, file.parent))
     except Exception as error:  # what a hub sends is anybody's, and its client raises all sorts

@@ -25,7 +25,7 @@ from sglang_eagle3_patch.checkpoint.spec import DraftSpec
 from sglang_eagle3_patch.engine.patch import Hook, Patch, Risk
 from sglang_eagle3_patch.errors import DraftError
 from sglang_eagle3_patch.hooks.parts.launch_facts import facts
-from sglang_eagle3_patch.hooks.parts.local_draft import read_draft
+from sglang_eagle3_patch.hooks.parts.local_draft import read_draft, with_hub_headers
 from sglang_eagle3_patch.hooks.parts.source_probe import raises_over, source_says
 from sglang_eagle3_patch.hooks.parts.target_capture import (
     capture_exactly,
@@ -106,7 +106,11 @@ def _check_runner(runner: Any) -> None:
     draft = getattr(runner.server_args, "speculative_draft_model_path", None)
     if draft:
         revision = getattr(runner.server_args, "speculative_draft_model_revision", None)
-        check_capture(runner.model, read_draft(draft, revision, NAME), draft)
+        spec = read_draft(draft, revision, NAME)
+        if spec is not None:
+            # Who wrote the draft, and what its ids mean, its tensors' names tell.
+            spec = with_hub_headers(spec, draft, revision)
+        check_capture(runner.model, spec, draft)
 
 
 def check_capture(target: Any, spec: DraftSpec | None, draft: str) -> None:

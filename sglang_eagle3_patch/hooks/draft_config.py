@@ -35,6 +35,7 @@ logger = logging.getLogger(__name__)
 
 NAME = "draft-config"
 _RETRAIN = "serve a draft trained without it, or a release that computes it"
+_ONE_WINDOW = "train all of its layers with one window, or none"
 # What the draft class lacks and nothing put in; draft-forward puts most of it in.
 _IGNORED = {
     "norm_before_residual": "norm_before_residual is true, which no SGLang release computes",
@@ -134,8 +135,16 @@ def ignored_flags(draft: Any) -> list[tuple[str, str]]:
             (f"its yarn has an amplitude of {amplitude:.4g}, and the class another", _RETRAIN)
         )
     window = _trained_window(draft.config)
+    if window is not None and set(draft.config.layer_types) != {"sliding_attention"}:
+        found.append(
+            (
+                f"its layer_types are {draft.config.layer_types}, and SGLang gives all layers of a "
+                "draft one window or none",
+                _ONE_WINDOW,
+            )
+        )
     # Trainers count a window's keys with the token itself, SGLang without it.
-    if window is not None and _served_window(draft) != window - 1:
+    elif window is not None and _served_window(draft) != window - 1:
         remedy = (
             f"start with --speculative-draft-window-size {window - 1}"
             if hasattr(draft, "get_attention_sliding_window_size")

@@ -15,7 +15,7 @@ When it can go: when upstream decides by the checkpoint and checks `d2t`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 from sglang_eagle3_patch.checkpoint import vocab_map
@@ -86,8 +86,21 @@ def load_weights(
             yield maps["t2d"]
 
     result = wrapped(with_checked_map(), *rest, **kwargs)
+    _refuse_tied_to_more(draft.config, brought)
     setattr(draft, _BROUGHT, frozenset(brought))
     return result
+
+
+def _refuse_tied_to_more(config: Any, brought: Collection[str]) -> None:
+    """Refuse logits that would be those of the embedding's first rows, whatever these are of."""
+    rows, vocab = getattr(config, "draft_vocab_size", None), config.vocab_size
+    if config.tie_word_embeddings and _HEAD not in brought and rows is not None and rows < vocab:
+        raise DraftError(
+            NAME,
+            f"tie_word_embeddings is true and the checkpoint has no {_HEAD}: its {rows} logits "
+            f"would be those of the first {rows} of the embedding's {vocab} rows",
+            f"restore {_HEAD} from the trainer",
+        )
 
 
 def offsets(config: Any, d2t: Any, t2d: Any) -> Any:

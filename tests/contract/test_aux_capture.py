@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import huggingface_hub
 import pytest
 import torch
 
@@ -15,6 +17,7 @@ from sglang_eagle3_patch.errors import DraftError
 from sglang_eagle3_patch.hooks import aux_capture
 from sglang_eagle3_patch.hooks.parts.target_capture import captured_inputs, capturing_module
 from sglang_eagle3_patch.settings import PREFIX
+from tests.contract.drafts import mla_config
 from tests.cpu_sglang.pair import forms
 
 
@@ -227,6 +230,82 @@ class TestTheFlag:
     def test_stock_takes_it_at_its_word(self, make_config: Any, tmp_path: Path) -> None:
         folder = forms.write(tmp_path / "d", forms.drafter_weights(), self.CONFIG)
         assert not self.read(make_config, folder)
+
+
+class TestADraftOfTheHubBeforeItsWeightsAreFetched:
+    """The hub is mocked, there being none: its cache holds the config, and it may tell headers."""
+
+    # The native draft of TorchSpec and the one for vLLM have this config, and other names.
+    CONFIG: dict[str, Any] = {  # noqa: RUF012
+        **mla_config(),
+        "model_type": "kimi_k2",
+        "eagle_config": {"eagle_aux_hidden_state_layer_ids": [2, 3, 6]},
+    }
+
+    def runner(self, target: Any, monkeypatch: pytest.MonkeyPatch, folder: Path) -> Any:
+        (folder / "config.json").write_text(json.dumps(self.CONFIG))
+        monkeypatch.setattr(
+            huggingface_hub, "try_to_load_from_cache", lambda *_, **__: str(folder / "config.json")
+        )
+        target.set_eagle3_layers_to_capture([2, 3, 6])  # as SGLang has done before
+        arguments = SimpleNamespace(
+            speculative_draft_model_path="org/draft", speculative_draft_model_revision="v2"
+        )
+        return SimpleNamespace(
+            model=target,
+            is_draft_worker=False,
+            server_args=arguments,
+            spec_algorithm=SimpleNamespace(name="EAGLE3", is_eagle3=lambda: True),
+        )
+
+    @pytest.mark.parametrize(
+        ("layer", "inputs"), [("layers.0", [2, 3, 6]), ("midlayer", [3, 4, 7])]
+    )
+    def test_the_hub_is_asked_for_the_names(
+        self,
+        target: Any,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        caplog: pytest.LogCaptureFixture,
+        layer: str,
+        inputs: list[int],
+    ) -> None:
+        runner = self.runner(target, monkeypatch, tmp_path)
+        shapes = {f"{layer}.hidden_norm.weight": [128], "fc.weight": [128, 3 * 128]}
+        part = SimpleNamespace(
+            tensors={k: SimpleNamespace(dtype="BF16", shape=v) for k, v in shapes.items()}
+        )
+        asked = []
+
+        def metadata(name: str, *, revision: str | None) -> Any:
+            asked.append((name, revision))
+            return SimpleNamespace(files_metadata={"model.safetensors": part})
+
+        monkeypatch.setattr(huggingface_hub, "get_safetensors_metadata", metadata)
+        aux_capture.after_capture_is_set(lambda: None, runner, (), {})
+        assert asked == [("org/draft", "v2")]
+        assert captured(target) == inputs
+        assert "WARNING" not in [record.levelname for record in caplog.records]
+
+    @pytest.mark.parametrize("problem", [OSError("offline"), KeyError("files")])
+    def test_where_it_does_not_tell_both_readings_are(
+        self,
+        target: Any,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        caplog: pytest.LogCaptureFixture,
+        problem: Exception,
+    ) -> None:
+        def metadata(*_: Any, **__: Any) -> Any:
+            raise problem
+
+        runner = self.runner(target, monkeypatch, tmp_path)
+        monkeypatch.setattr(huggingface_hub, "get_safetensors_metadata", metadata)
+        aux_capture.after_capture_is_set(lambda: None, runner, (), {})
+        assert captured(target) == [2, 3, 6]
+        warned = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
+        readings = "inputs [2, 3, 6] or outputs, which are inputs [3, 4, 7]"
+        assert any(readings in text for text in warned)
 
 
 def test_a_draft_worker_is_not_checked() -> None:

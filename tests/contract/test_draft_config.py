@@ -171,6 +171,21 @@ class TestFlags:
         with pytest.raises(DraftError, match="window of 511"):
             make_draft(with_layer(layer_types=["sliding_attention"], sliding_window=511))
 
+    @pytest.mark.parametrize("served", [None, 511])
+    def test_a_window_of_some_layers_is_refused_by_name(
+        self, make_draft: DraftFactory, monkeypatch: pytest.MonkeyPatch, served: int | None
+    ) -> None:
+        from sglang.srt.models import llama_eagle3
+
+        asked = SimpleNamespace(speculative_draft_window_size=served)
+        monkeypatch.setattr(llama_eagle3, "get_spec", lambda: asked)
+        mixed = ["full_attention", "sliding_attention"]
+        config = with_layer(layer_types=mixed, sliding_window=512, num_hidden_layers=2)
+        with pytest.raises(DraftError, match=r"'full_attention', 'sliding_attention'") as refusal:
+            make_draft(config)
+        assert "Fix: train all of its layers with one window, or none." in str(refusal.value)
+        assert "--speculative-draft-window-size" not in str(refusal.value)
+
     def test_a_window_that_a_config_class_made_up_is_not_judged(
         self, make_draft: DraftFactory
     ) -> None:

@@ -282,6 +282,26 @@ class TestConfigByTensors:
         get_config(str(forms.TARGET), trust_remote_code=True)
         assert "embed-head" not in caplog.text
 
+    @pytest.mark.usefixtures("plugin")
+    def test_a_reduced_vocabulary_without_a_head_is_not_tied(
+        self, read: Any, make_draft: DraftFactory
+    ) -> None:
+        tensors, config = reduced(KEPT_IDS - torch.arange(REDUCED), None)
+        headless = without(tensors, "lm_head.weight")
+        assert read(
+            headless, draft_vocab_size=REDUCED, tie_word_embeddings=True
+        ).tie_word_embeddings
+        draft = make_draft({**config, "tie_word_embeddings": True})
+        with pytest.raises(DraftError, match=r"its 130 logits .* 320 rows.*restore lm_head.weight"):
+            draft.load_weights(iter(headless.items()))
+
+    @pytest.mark.usefixtures("plugin")
+    def test_a_whole_vocabulary_may_be_tied(self, make_draft: DraftFactory) -> None:
+        draft = make_draft({**forms.sglang_config(), "tie_word_embeddings": True})
+        draft.load_weights(iter(without(forms.drafter_weights(), "lm_head.weight").items()))
+        share(draft)
+        assert torch.equal(draft.lm_head.weight, EMBED)
+
     def test_stock_drops_a_head_that_the_config_calls_tied(
         self, read: Any, make_draft: DraftFactory
     ) -> None:

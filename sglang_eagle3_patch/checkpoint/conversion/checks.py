@@ -199,7 +199,13 @@ def _release(spec: DraftSpec, flags: DraftFlags, options: Options) -> Iterator[P
             f"SGLang {release} takes {fixed} aux hidden states, the draft {spec.num_aux}",
             "give --sglang-version 0.5.12 or newer",
         )
-    if flags.window is not None and not draft_class.draft_window:
+    if flags.window is not None and len(flags.window_layers) != spec.num_layers:
+        yield Problem(
+            f"only its layers {list(flags.window_layers)} attend to a window, and SGLang gives all "
+            "layers of a draft one window or none",
+            "train all of its layers with one window, or none",
+        )
+    elif flags.window is not None and not draft_class.draft_window:
         yield Problem(
             f"it attends to a window of {flags.window} tokens, and {architecture} of SGLang "
             f"{release} has none for drafts",

@@ -126,7 +126,8 @@ def tied(case: Case) -> Answer:
     Cause: `tie_word_embeddings`, copied from the target. SGLang drops the head and takes the first
     rows of the target's embedding in its place.
 
-    Remedy: write false; the plugin does so in memory where the file has a head.
+    Remedy: write false; the plugin does so in memory where the file has a head, and refuses a
+    reduced vocabulary without one.
     """
     config = case.stock_config or {}
     if not config.get("tie_word_embeddings"):
@@ -137,9 +138,9 @@ def tied(case: Case) -> Answer:
             return OK
         return wrong(
             f"the head is tied to an embedding of {vocab} rows, for a draft vocabulary of {draft}",
-            "export the draft with its lm_head",
+            "restore its lm_head from the trainer",
             stock="degraded",
-            plugin="degraded",
+            plugin="refuses",
         )
     return wrong(
         "tie_word_embeddings is true, so that the draft's own lm_head is dropped",

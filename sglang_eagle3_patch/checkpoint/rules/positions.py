@@ -19,18 +19,32 @@ def window(case: Case) -> Answer:
     """The draft was trained with a sliding window that it is not served with.
 
     Cause: `sliding_window` with `layer_types`, speculators' default since 0.7. SGLang ignores both
-    and windows drafts only by a launch argument, since 0.5.12, counted without the token itself.
+    and windows drafts only by a launch argument, since 0.5.12, counted without the token itself,
+    and all layers of a draft alike.
 
-    Remedy: give `--speculative-draft-window-size`, one less than the config says.
+    Remedy: give `--speculative-draft-window-size`, one less than the config says; where
+    `layer_types` are mixed, train all layers with one window or none.
     """
     config, chosen = case.plugin_config or {}, case.draft_class
     if chosen is None or not case.is_llama_config:
         return OK
     types = config.get("layer_types")
     count = config.get("num_hidden_layers")
-    windowed = isinstance(types, list) and "sliding_attention" in types[:count]
+    kinds = types[:count] if isinstance(types, list) else []
     size = config.get("sliding_window")
-    if not windowed or type(size) is not int or _served_window(case) == size - 1:
+    if "sliding_attention" not in kinds or type(size) is not int:
+        return OK
+    if any(kind != "sliding_attention" for kind in kinds):
+        return wrong(
+            f"its layer_types are {kinds}, and SGLang gives all layers of a draft one window or "
+            "none",
+            "train all of its layers with one window, or none",
+            stock="degraded",
+            plugin="refuses",
+            layer_types=kinds,
+            sliding_window=size,
+        )
+    if _served_window(case) == size - 1:
         return OK
     argument = (_WINDOW_FLAG, str(size - 1))
     return wrong(

@@ -20,6 +20,8 @@ from sglang_eagle3_patch.checkpoint.rules.answers import (
 from sglang_eagle3_patch.checkpoint.rules.case import Case
 
 _AS_TRAINED = "compare the accept length with rope_theta 10000 in its config.json"
+# Where a trainer ignores theta for scaled rope: of which drafts of each kind.
+_SCALED = {"linear": "all", "dynamic": "all", "yarn": "early"}
 
 
 def _reads_old_rope(case: Case) -> bool:
@@ -143,10 +145,12 @@ def amplitude(case: Case) -> Answer:
     )
 
 
-def _ignores_rope(case: Case, when: str) -> bool:
-    rope = case.draft.rope
-    stated = rope.theta not in (None, DEFAULT_THETA)
-    return stated and any(when in quirk for quirk in case.draft.producer.quirks)
+def _ignored_theta(case: Case) -> str:
+    """Of which drafts the trainer ignored the theta that this one states; `none` of these."""
+    rope, ignored = case.draft.rope, case.draft.producer.ignored_theta
+    if rope.theta in (None, DEFAULT_THETA):
+        return "none"
+    return _SCALED.get(rope.kind, "none") if ignored == "scaled" else ignored
 
 
 @rule("E3-rope-untrained", "warning")
@@ -154,11 +158,12 @@ def rope_untrained(case: Case) -> Answer:
     """The trainer ignored the theta that the config states.
 
     Cause: SafeAILab's and AngelSlim's trainers never pass `rope_theta` on: drafts are trained with
-    10000 whatever the config says, and served with what it says.
+    10000 whatever the config says, and served with what it says. TorchSpec's doesn't
+    either for linear and dynamic rope.
 
     Remedy: compare the accept length with theta 10000.
     """
-    if not _ignores_rope(case, "its trainer ignored rope_theta: trained with 10000"):
+    if _ignored_theta(case) != "all":
         return OK
     return wrong(
         f"rope_theta is {case.draft.rope.theta:g}, and {case.draft.producer.name} trains with "
@@ -174,19 +179,21 @@ def rope_untrained(case: Case) -> Answer:
 def rope_maybe_untrained(case: Case) -> Answer:
     """An older version of the trainer ignored the theta that the config states.
 
-    Cause: SpecForge before November 2025 trained with theta 10000. The file does not tell its date.
+    Cause: SpecForge before November 2025 trained with theta 10000, and early versions of TorchSpec
+    did so with yarn. The file does not tell its date.
 
     Remedy: compare the accept length with theta 10000, if the draft is that old.
     """
-    if not _ignores_rope(case, "before November 2025"):
+    rope, trainer = case.draft.rope, case.draft.producer.name
+    if _ignored_theta(case) != "early":
         return OK
+    when = "at first" if case.draft.producer.ignored_theta == "scaled" else "before November 2025"
     return unknown(
-        f"rope_theta is {case.draft.rope.theta:g}; {case.draft.producer.name} before November 2025 "
-        "trained with 10000",
+        f"rope_theta is {rope.theta:g}; {trainer} {when} trained with 10000",
         _AS_TRAINED,
         stock="serves",
         plugin="serves",
-        theta=case.draft.rope.theta,
+        theta=rope.theta,
     )
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 from typing import Any
 
 from sglang_eagle3_patch.checkpoint.header import CheckpointUnreadable
+from sglang_eagle3_patch.checkpoint.hub import hub_headers
 from sglang_eagle3_patch.checkpoint.locate import local_folder
 from sglang_eagle3_patch.checkpoint.spec import DraftSpec
 from sglang_eagle3_patch.errors import DraftError
@@ -27,6 +29,22 @@ def read_draft(name_or_path: str, revision: str | None, asker: str) -> DraftSpec
     except CheckpointUnreadable as error:
         logger.warning("sglang-eagle3-patch: %s: %s", asker, error)
         return None
+
+
+def with_hub_headers(spec: DraftSpec, name: str, revision: str | None) -> DraftSpec:
+    """Return the spec with the headers that the hub has for the draft `name`, where it has none.
+
+    On a first start the draft's weights are fetched after the target has been loaded.
+    The same spec comes back for a local folder, and where the hub can't be read: SGLang fetches
+    the weights from it next, and its error is the user's.
+    """
+    if spec.tensors or spec.folder == Path(name):
+        return spec
+    try:
+        return DraftSpec.of(spec.config, hub_headers(name, revision), spec.folder)
+    except Exception as error:  # noqa: BLE001 - its client raises all sorts
+        logger.info("sglang-eagle3-patch: the headers of %s can't be read: %s", name, error)
+        return spec
 
 
 def read_config_of(server_args: Any, asker: str) -> dict[str, Any] | None:

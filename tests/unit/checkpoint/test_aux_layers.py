@@ -92,6 +92,18 @@ class TestEagleConfig:
     def test_an_empty_list_states_none(self) -> None:
         assert resolved(native([]), 8, "ModelOpt").inputs is None
 
+    def test_a_llama_draft_of_torchspec_for_vllm_has_outputs(self) -> None:
+        config = {**native([1, 17, 32]), "model_type": "llama", "_torchspec_version": "0.1"}
+        producer = recognise(config, ["layers.0.hidden_norm.weight"])
+        assert aux_layers.resolve(config, 36, None, producer).inputs == (2, 18, 33)
+
+    def test_without_names_both_readings_of_torchspecs_ids_are_told(self) -> None:
+        config = {**native([2, 30, 57]), **{"architectures": ["Eagle3DeepseekV2ForCausalLM"]}}
+        config["model_type"] = "kimi_k2"
+        found = resolved(config, 61)
+        assert (found.inputs, found.certain) == (None, False)
+        assert "inputs [2, 30, 57] or outputs, which are inputs [3, 31, 58]" in found.source
+
     def test_inputs_stay(self) -> None:
         found = resolved(native([2, 30, 58]), 61, "TorchSpec, exported for vLLM")
         assert found.inputs == (2, 30, 58)

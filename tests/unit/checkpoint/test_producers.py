@@ -82,6 +82,32 @@ def test_norms_before_fc(name: str, before_fc: bool, fc_norm: bool) -> None:
     assert SPECS[name].flags.fc_norm is fc_norm
 
 
+TORCHSPEC_LLAMA = drafts.flat(drafts.SGLANG, _torchspec_version="0.1")
+
+
+@pytest.mark.parametrize(
+    ("config", "names", "ids"),
+    [
+        # Its exporter renames the layer for vLLM, but moves only kimi_k2's ids.
+        (TORCHSPEC_LLAMA, ["layers.0.hidden_norm.weight"], "outputs"),
+        (TORCHSPEC_LLAMA, ["midlayer.hidden_norm.weight"], "outputs"),
+        ({**TORCHSPEC_LLAMA, "model_type": "kimi_k2"}, ["layers.0.hidden_norm.weight"], "inputs"),
+        (drafts.mla(), ["layers.0.hidden_norm.weight"], "inputs"),
+        (drafts.mla(model_type="deepseek_v3"), ["layers.0.hidden_norm.weight"], "outputs"),
+        # Without names the exported and the native one look the same.
+        (drafts.mla(), [], "unknown"),
+        (TORCHSPEC_LLAMA, [], "outputs"),
+        (drafts.flat(drafts.SGLANG, eagle_config=drafts.MODELOPT), [], "outputs"),
+        (drafts.flat("Eagle3LlamaForCausalLM"), [], "outputs"),
+        (drafts.speculators(drafts.TRAINER, "0.9.0"), [], "inputs"),
+    ],
+)
+def test_what_ids_of_torchspec_and_of_unnamed_tensors_mean(
+    config: dict[str, Any], names: list[str], ids: str
+) -> None:
+    assert producers.recognise(config, names).aux_ids == ids
+
+
 def test_modelopt_alone_norms_twice() -> None:
     assert [name for name, spec in SPECS.items() if spec.flags.double_input_norm] == ["ModelOpt"]
 

@@ -246,6 +246,12 @@ class TestReleases:
         window = {"layer_types": ["sliding_attention"], "sliding_window": 2048}
         assert "window of 2048" in refuse(tmp_path, flat(**window), PLAIN, release="0.5.9")
 
+    def test_a_window_of_some_layers(self, tmp_path: Path) -> None:
+        kinds = ["full_attention", "sliding_attention"]
+        mixed = flat(layer_types=kinds, sliding_window=2048, num_hidden_layers=2)
+        layers = PLAIN | drafts.layer("layers.1.", False, norm="input_layernorm")
+        assert "only its layers [1] attend to a window" in refuse(tmp_path, mixed, layers)
+
     def test_another_targets_draft(self, tmp_path: Path) -> None:
         wider = dataclasses.replace(written.target(), hidden=128)
         assert "the target's have 128" in refuse(tmp_path, flat(), PLAIN, target=wider)

@@ -10,7 +10,7 @@ from sglang_eagle3_patch.checkpoint.rules import Judgement, judge_case
 from sglang_eagle3_patch.checkpoint.rules.launching import COMPUTATION, STRUCTURE
 from sglang_eagle3_patch.hooks import draft_config, embed_head, load_paths
 from tests.unit.checkpoint import drafts
-from tests.unit.doctor.cases import KIMI, NEWEST, OLDEST, TARGET, case, config, tensors
+from tests.unit.doctor.cases import KIMI, LAUNCH, NEWEST, OLDEST, TARGET, case, config, tensors
 
 # Producers' files that nothing can serve as they are, and the rules that say why.
 NOT_SERVED = {
@@ -126,6 +126,56 @@ def test_the_class_with_latent_attention_finds_nothing_under_a_prefix() -> None:
     assert (found.stock.outcome, found.plugin.outcome) == ("degraded", "serves")
     dropped = next(f for f in found.told if f.id == "E3-names-dropped").values["dropped"]
     assert set(dropped) == {f"model.{name}" for name in headers if name not in BARE}
+
+
+@pytest.mark.parametrize(
+    ("kind", "told"),
+    [
+        ("linear", "E3-rope-untrained"),
+        ("dynamic", "E3-rope-untrained"),
+        ("yarn", "E3-rope-maybe-untrained"),
+        ("llama3", None),
+        (None, None),
+    ],
+)
+@pytest.mark.parametrize("form", ["midlayer.", "layers.0."])
+def test_of_torchspec_the_kind_of_rope_tells_whether_theta_was_trained(
+    form: str, kind: str | None, told: str | None
+) -> None:
+    scaling = {"rope_type": kind, "factor": 4.0, "original_max_position_embeddings": 128}
+    stated = config(
+        _torchspec_version="0.1", rope_theta=1e6, rope_scaling=scaling if kind else None
+    )
+    found = judge_case(case(stated, drafts.top("embed_tokens.weight") | drafts.layer(form)))
+    rules = {finding.id for finding in found.told} & {
+        "E3-rope-untrained",
+        "E3-rope-maybe-untrained",
+    }
+    assert rules == ({told} if told else set())
+    default = judge_case(case({**stated, "rope_theta": 10000.0}))
+    assert not {finding.id for finding in default.told} & rules
+
+
+@pytest.mark.parametrize("window", [(), ("--speculative-draft-window-size", "255")])
+def test_a_window_of_some_layers_has_no_flag(window: tuple[str, ...]) -> None:
+    mixed = ["full_attention", "sliding_attention"]
+    stated = config(num_hidden_layers=2, layer_types=mixed, sliding_window=256)
+    layers = drafts.layer("layers.0.") | drafts.layer("layers.1.", False, norm="input_layernorm")
+    judgement = judge_case(case(stated, drafts.top() | layers, launch=(*LAUNCH, *window)))
+    found = next(finding for finding in judgement.told if finding.id == "E3-window-unserved")
+    assert found.effects == {"stock": "degraded", "plugin": "refuses"}
+    assert found.arguments == ()
+    assert found.remedy == "train all of its layers with one window, or none"
+    assert found.values["layer_types"] == mixed
+
+
+def test_a_reduced_vocabulary_without_a_head_is_not_tied() -> None:
+    judgement = judge_case(
+        case(config(tie_word_embeddings=True), tensors(**{"lm_head.weight": None}))
+    )
+    found = next(finding for finding in judgement.told if finding.id == "E3-vocab-tied")
+    assert found.effects == {"stock": "degraded", "plugin": "refuses"}
+    assert judgement.plugin.outcome == "refuses"
 
 
 def test_the_verdict_is_of_the_side_asked_for() -> None:
