@@ -4,8 +4,10 @@ Why: a dead drafter changes no output; SGLang shows a windowed average and a gau
 Where: the scheduler's processing of decode results, after SGLang itself has turned the accepted
 lengths into a list on the host; the method moved to a class of its own at 0.5.13.
 How: `parts/verify_step.py` reads that list and SGLang's own counters of each request; nothing on a
-device is touched. One tensor-parallel rank records, the one whose statistics SGLang logs; each
-data-parallel replica records its own.
+device is touched. One tensor-parallel rank records, the one whose statistics SGLang logs, and of
+context-parallel ranks the first; each data-parallel replica records its own.
+Where SGLang's decode line tells acceptance by position itself, a fork that carries our patch file
+for one, the interval's line is left to it, and only that.
 When it can go: when upstream shows acceptance per step and per position.
 """
 
@@ -27,27 +29,34 @@ from sglang_eagle3_patch.hooks.parts.launch_facts import changed, facts
 from sglang_eagle3_patch.hooks.parts.likely_causes import likely_causes
 from sglang_eagle3_patch.hooks.parts.source_probe import source_says
 from sglang_eagle3_patch.hooks.parts.this_process import ranks
-from sglang_eagle3_patch.hooks.parts.verify_step import VerifyReader, VerifyStep, began
+from sglang_eagle3_patch.hooks.parts.verify_step import (
+    VerifyReader,
+    VerifyStep,
+    began,
+    decode_log_interval,
+)
 from sglang_eagle3_patch.settings import Settings
 
 logger = logging.getLogger(__name__)
 
 NAME = "acceptance"
-_INTERVAL = 40  # verify steps; SGLang's own --decode-log-interval default
 
 
 class AcceptanceLog:
     """What this process has recorded, and where it goes.
 
     `launch` is what a trace tells of the start; `collector` SGLang's own collector of metrics, or
-    None where it has none.
+    None where it has none; `interval` the verify steps that a line of the log sums up.
     """
 
-    def __init__(self, launch: Mapping[str, Any], collector: Any = None) -> None:
+    def __init__(self, launch: Mapping[str, Any], collector: Any, interval: int) -> None:
         settings = Settings.from_environment()
         self.recorder = Recorder()
         self.told = Recorder()
         self.mode = settings.accept_log
+        self.interval = interval
+        if self.mode == "interval" and tells_positions():
+            self.mode = "off"
         self.names_requests = bool(settings.trace and settings.trace_requests)
         self.metrics = None if collector is None else _metrics_beside(collector)
         self.alarm = Alarm(settings.alarm_steps) if settings.alarm_steps else None
@@ -68,7 +77,7 @@ class AcceptanceLog:
         self.recorder.add(step.accepted, step.draft_tokens)
         if self.mode == "step":
             logger.info("%s", step_line(self.recorder, step.accepted))
-        elif self.mode == "interval" and self.recorder.steps - self.told.steps >= _INTERVAL:
+        elif self.mode == "interval" and self.recorder.steps - self.told.steps >= self.interval:
             logger.info("%s", interval_line(self.recorder.since(self.told)))
             self.told = self.recorder.copy()
         if self.trace is not None:
@@ -76,7 +85,7 @@ class AcceptanceLog:
         if self.metrics is not None:
             self.metrics.add(step.accepted, step.draft_tokens, step.depth)
         if self.alarm is not None and step.draft_tokens:
-            change = self.alarm.add(sum(step.accepted), len(step.accepted))
+            change = self.alarm.add(sum(step.accepted), len(step.accepted), step.depth)
             if change is not None:
                 self._tell_alarm(change)
 
@@ -144,7 +153,9 @@ def _given(batch: Any, result: Any) -> tuple[Any, Any]:
 def _note(scheduler: Any, batch: Any, result: Any, before: list[int]) -> None:
     global _log
     if _log is None:
-        _log = AcceptanceLog(_reader.launch(scheduler, batch), _collector(scheduler))
+        _log = AcceptanceLog(
+            _reader.launch(scheduler, batch), _collector(scheduler), decode_log_interval(scheduler)
+        )
     step = _reader.read(scheduler, batch, result, before, named=_log.names_requests)
     if step is not None:
         _log.note(step)
@@ -181,7 +192,7 @@ def _safely(function: Callable[..., Any], *args: Any) -> Any:
         return None
 
 
-def tells_positions(_processor_class: Any) -> bool:
+def tells_positions() -> bool:
     """Whether SGLang's decode line, which moved, tells acceptance by position."""
     reporters = (
         "srt/managers/scheduler_components/metrics_reporter.py",
@@ -201,7 +212,6 @@ PATCH = Patch(
             parameters=("batch", "result"),
             wrapper=around_decode_result,
             slot="decode results",
-            fixed_when=tells_positions,
         ),
         Hook(
             module="sglang.srt.managers.scheduler_output_processor_mixin",
@@ -209,7 +219,6 @@ PATCH = Patch(
             parameters=("batch", "result"),
             wrapper=around_decode_result,
             slot="decode results",
-            fixed_when=tells_positions,
         ),
     ),
     processes=("scheduler",),

@@ -6,7 +6,10 @@ since real ones want a server, which `tests/server/test_acceptance_recorded.py` 
 
 from __future__ import annotations
 
+import argparse
 import json
+import logging
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,12 +17,13 @@ from typing import Any, NoReturn
 
 import pytest
 from sglang.srt.managers.utils import GenerationBatchResult
+from sglang.srt.server_args import ServerArgs
 
 from sglang_eagle3_patch.acceptance.recorder import Recorder
 from sglang_eagle3_patch.acceptance.trace_reader import read_trace
 from sglang_eagle3_patch.engine.patch import PatchReport, Status
 from sglang_eagle3_patch.hooks import acceptance
-from sglang_eagle3_patch.hooks.parts import launch_facts
+from sglang_eagle3_patch.hooks.parts import launch_facts, verify_step
 from sglang_eagle3_patch.hooks.parts.launch_facts import LaunchFacts
 from sglang_eagle3_patch.hooks.parts.likely_causes import likely_causes
 from sglang_eagle3_patch.hooks.parts.verify_step import VerifyReader
@@ -101,8 +105,10 @@ def log(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
     monkeypatch.setattr(acceptance, "_log", None)
     monkeypatch.setattr(acceptance, "_reader", VerifyReader())
     monkeypatch.setattr(acceptance, "_trouble_told", False)
+    verify_step._is_first_of_context.cache_clear()
     monkeypatch.setattr(launch_facts.facts, "acceptance_alarm", None)
     yield path
+    verify_step._is_first_of_context.cache_clear()
     assert not acceptance._trouble_told
     if acceptance._log is not None and acceptance._log.trace is not None:
         acceptance._log.trace.close()
@@ -178,6 +184,29 @@ class TestWhoTookPart:
         scheduler.metrics_reporter.is_stats_logging_rank = False
         step(scheduler, batch_of(request), result_of([3]), {request: 3})
         assert acceptance._log is None
+
+    @pytest.mark.parametrize(
+        ("title", "records"),
+        [
+            ("sglang::scheduler", True),
+            ("sglang::scheduler_DP1_ATTN_CP0_TP2", True),
+            ("sglang::scheduler_DP1_ATTN_CP1_TP3", False),
+        ],
+    )
+    @pytest.mark.parametrize("reporter", [True, False])
+    def test_of_context_parallel_ranks_the_first_records(
+        self, log: Path, monkeypatch: pytest.MonkeyPatch, title: str, records: bool, reporter: bool
+    ) -> None:
+        """Before 0.5.23 SGLang logs the statistics of each, `--attn-cp-size` being more than 1."""
+        monkeypatch.setitem(
+            sys.modules, "setproctitle", SimpleNamespace(getproctitle=lambda: title)
+        )
+        scheduler, request = scheduler_of(), Request("a")
+        if not reporter:
+            del scheduler.metrics_reporter
+            scheduler.attn_tp_rank = 0
+        step(scheduler, batch_of(request), result_of([3]), {request: 3})
+        assert (acceptance._log is not None) == records
 
 
 @pytest.mark.parametrize(
@@ -258,6 +287,17 @@ class TestAlarm:
         finally:
             launch_facts._listeners.pop()
 
+    def test_fewer_drafts_are_no_collapse(self, log: Path) -> None:
+        """`--speculative-adaptive`; sixteen blocks of three steps are enough to judge by."""
+        scheduler, request = scheduler_of(), Request("a")
+        for depth in [7] * 48 + [1] * 48:
+            result = result_of([depth])
+            result.speculative_num_draft_tokens = depth + 1
+            step(scheduler, batch_of(request), result, {request: depth})
+        assert acceptance._log is not None
+        assert acceptance._log.alarm is not None
+        assert acceptance._log.alarm.change is None
+
     @pytest.mark.parametrize(
         ("facts", "off", "first"),
         [
@@ -299,3 +339,78 @@ def test_a_trace_names_no_requests_unless_asked(log: Path, monkeypatch: pytest.M
     traced(log)
     assert "secret" not in log.read_text()
     assert "requests" not in json.loads(log.read_text().splitlines()[1])
+
+
+class TestLog:
+    """Lines of the log: those of ten verify steps, the server's interval being three."""
+
+    def lines(
+        self, mode: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> list[str]:
+        monkeypatch.setenv(f"{PREFIX}_ACCEPT_LOG", mode)
+        scheduler, request = scheduler_of(), Request("a")
+        scheduler.metrics_reporter.decode_log_interval = 3
+        with caplog.at_level(logging.INFO):
+            for _ in range(10):
+                step(scheduler, batch_of(request), result_of([3]), {request: 3})
+        return [record.message for record in caplog.records]
+
+    def test_a_line_per_interval_of_the_server(
+        self, log: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        lines = self.lines("interval", monkeypatch, caplog)
+        assert len(lines) == 3
+        assert all(line.startswith("Verify steps: 3, accept len: 4.00") for line in lines)
+
+    def test_a_line_per_step(
+        self, log: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        lines = self.lines("step", monkeypatch, caplog)
+        assert [line.partition(",")[0] for line in lines] == [
+            f"Verify step {n}" for n in range(1, 11)
+        ]
+
+    def test_off_is_none(
+        self, log: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        assert self.lines("off", monkeypatch, caplog) == []
+        assert len(traced(log)) == 10
+
+    @pytest.mark.parametrize(("mode", "lines"), [("interval", 0), ("step", 10)])
+    def test_the_interval_is_left_to_an_sglang_that_tells_positions(
+        self,
+        log: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        caplog: pytest.LogCaptureFixture,
+        mode: str,
+        lines: int,
+    ) -> None:
+        """As one does that carries our patch file; the rest is recorded all the same."""
+        monkeypatch.setattr(acceptance, "tells_positions", lambda: True)
+        assert len(self.lines(mode, monkeypatch, caplog)) == lines
+        assert len(traced(log)) == 10
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "interval"),
+    [
+        (SimpleNamespace(server_args=SimpleNamespace(decode_log_interval=7)), 7),
+        (
+            SimpleNamespace(  # 0.5.13 to 0.5.15
+                server_args=SimpleNamespace(decode_log_interval=7),
+                metrics_reporter=SimpleNamespace(),
+            ),
+            7,
+        ),
+        (SimpleNamespace(metrics_reporter=SimpleNamespace(decode_log_interval=7)), 7),
+        (SimpleNamespace(), 40),
+    ],
+)
+def test_the_interval_is_the_servers(scheduler: Any, interval: int) -> None:
+    assert verify_step.decode_log_interval(scheduler) == interval
+
+
+def test_it_is_the_default_of_the_release_where_it_is_not_to_be_had() -> None:
+    parser = argparse.ArgumentParser()
+    ServerArgs.add_cli_args(parser)
+    assert parser.get_default("decode_log_interval") == verify_step._DECODE_LOG_INTERVAL

@@ -1,5 +1,6 @@
-"""Patched trees at run time: each runtime twin sees that it is not needed, and the tests that the
-series bring pass. (That on a pristine release a twin is applied, `tests/contract/releases` tells.)
+"""Patched trees at run time: each runtime twin sees that it is not needed, but for those whose file
+does a part of what they do, and the tests that the series bring pass. (That on a pristine release a
+twin is applied, `tests/contract/releases` tells.)
 
 All releases are looked at under `./launch.sh test --matrix`, which keeps the results in
 `twins.json` and `own_tests.json`; without it the ends are, and the kept results must tell of all.
@@ -18,7 +19,7 @@ from tests.cpu_sglang import environments, releases
 from tests.cpu_sglang.environments import Environment
 from tests.cpu_sglang.releases import WHOLE
 from tests.cpu_sglang.server import VARIABLE, process_variables
-from tests.patches.trees import own_tests, patched, refresh, with_what_it_needs
+from tests.patches.trees import own_tests, patched, refresh, twins_beside, with_what_it_needs
 
 TWINS = Path(__file__).with_name("twins.json")
 OWN_TESTS = Path(__file__).with_name("own_tests.json")
@@ -51,35 +52,39 @@ found = {
 }
 print(json.dumps(found))
 """
+# Whether `acceptance` leaves its line per interval to SGLang.
+_TELLS_POSITIONS = """
+import json
+from sglang_eagle3_patch.hooks import acceptance
+print(json.dumps(acceptance.tells_positions()))
+"""
 
 
-def statuses(environment: Environment, folder: Path) -> dict[str, tuple[str, str, dict[str, str]]]:
+def said(script: str, environment: Environment, folder: Path) -> Any:
     done = subprocess.run(
-        [environment.python, "-W", "ignore", "-c", _STATUS],
+        [environment.python, "-W", "ignore", "-c", script],
         env=process_variables(environment, {VARIABLE: "1"}),
         cwd=folder,
         capture_output=True,
         text=True,
     )
     assert done.returncode == 0, done.stderr[-4000:]
-    found: dict[str, tuple[str, str, dict[str, str]]] = json.loads(done.stdout.splitlines()[-1])
-    return found
-
-
-def twins(release: str) -> list[str]:
-    return [refresh.read_patch_file(file).runtime_patch for file in refresh.series(release)]
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 @pytest.mark.parametrize("release", RELEASES)
-def test_on_the_patched_tree_no_twin_is_needed(release: str, tmp_path: Path) -> None:
+def test_on_the_patched_tree_only_what_no_file_does_is_needed(release: str, tmp_path: Path) -> None:
     environment = environments.ensure(release)
-    folder = tmp_path / "patched"
-    found = statuses(patched(environment, folder, refresh.series(release)), tmp_path)
-    status = {name: found[name][0] for name in twins(release)}
-    assert status == dict.fromkeys(twins(release), "not-needed"), found
-    for name in twins(release):
-        assert set(found[name][2].values()) <= {"not-needed", "waiting"}
+    tree = patched(environment, tmp_path / "patched", refresh.series(release))
+    found = said(_STATUS, tree, tmp_path)
+    expected = twins_beside(release)
+    status = {name: found[name][0] for name in expected}
+    assert status == expected, found
+    for name, word in expected.items():
+        assert set(found[name][2].values()) <= {word, "waiting"}
     assert found["wrapper-capture"][0] == "applied"
+    assert said(_TELLS_POSITIONS, tree, tmp_path)
+    assert not said(_TELLS_POSITIONS, environment, tmp_path)
     if WHOLE:
         keep(TWINS, release, status)
 
@@ -116,7 +121,7 @@ def keep(results: Path, name: str, result: Any) -> None:
 
 def test_every_release_was_looked_at() -> None:
     assert json.loads(TWINS.read_text(encoding="utf-8")) == {
-        release: dict.fromkeys(twins(release), "not-needed") for release in ALL
+        release: twins_beside(release) for release in ALL
     }
     assert json.loads(OWN_TESTS.read_text(encoding="utf-8")) == {
         name: own_tests(files) for name, (_, files) in WITH_TESTS.items()

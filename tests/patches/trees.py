@@ -33,8 +33,18 @@ def _load_refresh() -> ModuleType:
     return module
 
 
+# Twins whose file does a part of what they do, so that they go in on a patched tree too: that of
+# `acceptance` brings the line of the log, not the trace, the metrics and the alarm.
+PARTLY = frozenset({"acceptance"})
+
 # The script that writes the patch files; what it knows of them is not told twice.
 refresh = _load_refresh()
+
+
+def twins_beside(release: str) -> dict[str, str]:
+    """Return what each runtime twin of the release's files reports on a tree that has them all."""
+    twins = (refresh.read_patch_file(file).runtime_patch for file in refresh.series(release))
+    return {name: "applied" if name in PARTLY else "not-needed" for name in twins}
 
 
 def pristine_package(environment: Environment) -> Path:

@@ -10,13 +10,14 @@ of accepted drafts, which doesn't, tells.
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import compress
 from typing import Any
 
-from sglang_eagle3_patch.hooks.parts.this_process import sglang_version
+from sglang_eagle3_patch.hooks.parts.this_process import ranks, sglang_version
 
 # Accepted drafts of each request, without the bonus token: since 0.5.12, at 0.5.11, before. From
 # 0.5.16 on the last one holds something else, which is why the order matters.
@@ -29,6 +30,7 @@ _ACCEPTED = (
 _ACCEPTED_IN_ALL = ("spec_num_correct_drafts", "spec_accepted_drafts", "spec_accepted_tokens")
 _COUNTED = "_eagle3_patch_accepted"  # on a request: how much of that sum was recorded
 _NEVER = sys.maxsize  # verify steps
+_DECODE_LOG_INTERVAL = 40  # what `--decode-log-interval` is in every release
 
 
 @dataclass(slots=True)  # frozen ones take three times as long to make
@@ -54,7 +56,7 @@ def began(scheduler: Any, batch: Any) -> list[int]:
     Requests that are over have no such count: `_NEVER`. Empty when the batch is not EAGLE-3's, or
     another rank records.
     """
-    if not batch.spec_algorithm.is_eagle3() or not _logs_statistics(scheduler):
+    if not batch.spec_algorithm.is_eagle3() or not _records(scheduler):
         return []
     # What `Req.finished()` says; calls add up over a large batch.
     return [
@@ -139,11 +141,36 @@ def _worker(scheduler: Any) -> Any:
     return scheduler.draft_worker or scheduler.model_worker
 
 
-def _logs_statistics(scheduler: Any) -> bool:
+def decode_log_interval(scheduler: Any) -> int:
+    """Return the decode steps per line of SGLang's log; its default where that isn't to be had.
+
+    The reporter has it since 0.5.16; up to 0.5.18 the scheduler's part has the server's arguments.
+    """
+    for name in ("metrics_reporter", "server_args"):
+        interval = getattr(getattr(scheduler, name, None), "decode_log_interval", None)
+        if interval is not None:
+            return int(interval)
+    return _DECODE_LOG_INTERVAL
+
+
+def _records(scheduler: Any) -> bool:
+    """Whether this is the rank whose statistics SGLang logs, the first of its replica."""
     reporter = getattr(scheduler, "metrics_reporter", None)
-    if reporter is not None:
-        return bool(reporter.is_stats_logging_rank)
-    return bool(scheduler.attn_tp_rank == 0)
+    if reporter is None:
+        logs_statistics = scheduler.attn_tp_rank == 0
+    else:
+        logs_statistics = reporter.is_stats_logging_rank
+    return bool(logs_statistics) and _is_first_of_context()
+
+
+@functools.cache  # asked at every step, and a process keeps its rank
+def _is_first_of_context() -> bool:
+    """Whether no other rank of the context-parallel group records in place of this one.
+
+    Before 0.5.23 SGLang logs the statistics of each of them. Where it keeps the rank has changed
+    twice; that it writes it into the title of the process has not.
+    """
+    return ranks().get("ATTN_CP", 0) == 0
 
 
 def _first(thing: Any, names: Sequence[str]) -> Any:

@@ -10,23 +10,25 @@ import pytest
 from sglang_eagle3_patch.acceptance.alarm import Alarm, Change
 
 
-def changes(alarm: Alarm, steps: Iterable[tuple[int, int]]) -> list[tuple[int, Change]]:
+def changes(alarm: Alarm, steps: Iterable[tuple[int, int, int]]) -> list[tuple[int, Change]]:
     """The changes that the steps make, each with the step's number, from 1."""
     told = [(n, alarm.add(*step)) for n, step in enumerate(steps, 1)]
     return [(n, change) for n, change in told if change is not None]
 
 
-def draft(rate: float, steps: int, batch: int = 1, seed: int = 0) -> list[tuple[int, int]]:
-    """Verify steps whose drafts are each accepted with probability `rate`, three in a row."""
+def draft(
+    rate: float, steps: int, batch: int = 1, seed: int = 0, depth: int = 3
+) -> list[tuple[int, int, int]]:
+    """Verify steps whose drafts are each accepted with probability `rate`, `depth` in a row."""
     chance = random.Random(seed)
 
     def accepted() -> int:
         count = 0
-        while count < 3 and chance.random() < rate:
+        while count < depth and chance.random() < rate:
             count += 1
         return count
 
-    return [(sum(accepted() for _ in range(batch)), batch) for _ in range(steps)]
+    return [(sum(accepted() for _ in range(batch)), batch, depth) for _ in range(steps)]
 
 
 @pytest.mark.parametrize("batch", [1, 4, 64])
@@ -54,8 +56,8 @@ def test_never_over_hard_and_easy_requests_in_turn() -> None:
 
 
 def test_at_the_limit() -> None:
-    assert changes(Alarm(100), [(1, 1)] * 5 + [(0, 1)] * 95) != []
-    assert changes(Alarm(100), [(1, 1)] * 6 + [(0, 1)] * 94) == []
+    assert changes(Alarm(100), [(1, 1, 3)] * 5 + [(0, 1, 3)] * 95) != []
+    assert changes(Alarm(100), [(1, 1, 3)] * 6 + [(0, 1, 3)] * 94) == []
 
 
 def test_it_clears_itself_and_fires_again() -> None:
@@ -89,3 +91,55 @@ def test_what_a_collapse_is_about_does_not_become_normal() -> None:
 
 def test_a_short_history_is_none() -> None:
     assert changes(Alarm(200), draft(0.9, 1_800) + draft(0.35, 1_000)) == []
+
+
+class TestStepsOfSeveralDepths:
+    """`--speculative-adaptive` drafts more or fewer from one step to the next."""
+
+    @pytest.mark.parametrize("rate", [0.3, 0.6, 0.85])
+    def test_fewer_drafts_are_no_collapse(self, rate: float) -> None:
+        steps = draft(rate, 3_200, depth=7) + draft(rate, 5_000, depth=1)
+        assert changes(Alarm(200), steps) == []
+
+    def test_nor_are_fewer_and_fewer_in_turn(self) -> None:
+        steps = [
+            step
+            for turn in range(300)
+            for step in draft(0.85, 100, seed=turn, depth=7 if turn % 20 < 10 - turn // 50 else 1)
+        ]
+        assert changes(Alarm(200), steps) == []
+
+    def test_a_collapse_is_told_from_steps_of_its_depth(self) -> None:
+        """Between them come others, of which as many are accepted as before."""
+        alarm = Alarm(200)
+        well, badly = draft(0.85, 3_200, depth=7), draft(0.35, 3_200, depth=7)
+        others = draft(0.6, 3_200, depth=2)
+        told = changes(
+            alarm,
+            [
+                step
+                for among in (well, badly, well)
+                for pair in zip(among, others, strict=True)
+                for step in pair
+            ],
+        )
+        assert [change.on for _, change in told] == [True, False]
+        (fired, change), (cleared, _) = told
+        assert 6_400 < fired <= 6_400 + 2 * 1_200
+        assert change.before == pytest.approx(1 + sum(0.85**n for n in range(1, 8)), abs=0.2)
+        assert 12_800 < cleared <= 12_800 + 2 * 1_200
+
+    @pytest.mark.parametrize(("rate", "told_on"), [(0.85, [True, False]), (0.3, [True])])
+    def test_another_depth_ends_it_where_that_one_is_no_longer_used(
+        self, rate: float, told_on: list[bool]
+    ) -> None:
+        """Adaptive speculation drafts more as soon as more is accepted again."""
+        steps = [*draft(0.85, 3_200, depth=7), *draft(0.85, 3_200, depth=1)]
+        collapsed = draft(0.3, 1_500, depth=1)
+        told = changes(Alarm(200), [*steps, *collapsed, *draft(rate, 3_000, depth=7)])
+        assert [change.on for _, change in told] == told_on
+        assert all(n <= 7_900 + 1_200 for n, _ in told)
+
+    def test_a_dead_draft_is_told_whatever_the_depth(self) -> None:
+        steps = [step for turn in range(40) for step in draft(0.0, 10, depth=1 + turn % 7)]
+        assert [(n, change.on) for n, change in changes(Alarm(200), steps)] == [(200, True)]
