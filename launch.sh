@@ -129,6 +129,7 @@ test)
     export EAGLE3_MATRIX=1
     pytest tests/contract/releases tests/patches tests/server/test_{matrix,mla,patched_trees}.py \
         tests/server/test_{acceptance_recorded,acceptance_alarm,report,startup_watch,handover}.py "$@"
+    python -m tests.patches.looked_at
     python -m tests.readme
     ;;
 bench)

@@ -54,13 +54,19 @@ VARIABLES = (
         meaning="file to which each verify step is written as a line of JSON; `docs/acceptance.md`",
     ),
     Variable(
+        name=f"{PREFIX}_STALL_S",
+        default="300",
+        meaning="how many seconds without progress it takes for a start to tell where it waits, "
+        "`0`: never; `docs/startup.md`",
+    ),
+    Variable(
         name=f"{PREFIX}_OPTIONS",
         default="unset",
         meaning="`key=value,…`; keys: `aux_layers=2:30:58` names the target layers whose inputs "
         "the draft was trained on; `trace_requests=1` has the trace name requests; `trace_mb=256` "
         "and `trace_files=4` bound it; `alarm_steps=200` is how many verify steps it takes to "
-        "warn that nothing is accepted, `0`: never; `stall_s=300` is how many seconds without "
-        "progress it takes for a start to tell where it waits, `0`: never",
+        "warn that nothing is accepted, `0`: never; `stall_s=300` is the variable above, which "
+        "wins",
     ),
 )
 
@@ -110,6 +116,7 @@ class Settings:
     trace_files: int = 4
     alarm_steps: int = 200
     stall_s: int = 300
+    unknown: tuple[str, ...] = ()  # variables that begin as ours do and are none
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Settings:
@@ -124,13 +131,18 @@ class Settings:
                 f"{PREFIX}_ACCEPT_LOG={accept_log!r} is unknown. "
                 f"Fix: use one of {', '.join(ACCEPT_LOG_CHOICES)}."
             )
+        options = _parse_options(env.get(f"{PREFIX}_OPTIONS", ""))
+        if stall_s := env.get(f"{PREFIX}_STALL_S", "").strip():
+            options["stall_s"] = _parse_option("stall_s", stall_s, f"{PREFIX}_STALL_S")
+        known = {variable.name for variable in VARIABLES}
         return cls(
             selection=Selection.parse(env.get(PREFIX, "")),
             strict=_parse_flag(env, f"{PREFIX}_STRICT"),
             status_dir=env.get(f"{PREFIX}_STATUS_DIR", "").strip() or None,
             accept_log=accept_log,
             trace=env.get(f"{PREFIX}_TRACE", "").strip() or None,
-            **_parse_options(env.get(f"{PREFIX}_OPTIONS", "")),
+            unknown=tuple(sorted(n for n in env if n.startswith(f"{PREFIX}_") and n not in known)),
+            **options,
         )
 
 
@@ -195,12 +207,17 @@ def _parse_options(text: str) -> dict[str, Any]:
                 f"{PREFIX}_OPTIONS holds the unknown key {key!r}. "
                 f"Fix: known: {', '.join(_OPTIONS)}."
             )
-        parse, kind, example = _OPTIONS[key]
-        try:
-            options[key] = parse(value)
-        except (ValueError, KeyError):
-            raise SettingsError(
-                f"{PREFIX}_OPTIONS: {key}={value!r} is not {kind}. "
-                f"Fix: write it like {key}={example}."
-            ) from None
+        options[key] = _parse_option(key, value, f"{PREFIX}_OPTIONS: {key}")
     return options
+
+
+def _parse_option(key: str, value: str, where: str) -> Any:
+    """Return what `value` says of `key`; a complaint begins with `where` it is written, the
+    last word of which is the name that it is given to."""
+    parse, kind, example = _OPTIONS[key]
+    try:
+        return parse(value)
+    except (ValueError, KeyError):
+        raise SettingsError(
+            f"{where}={value!r} is not {kind}. Fix: write it like {where.split()[-1]}={example}."
+        ) from None

@@ -13,6 +13,7 @@ import graphlib
 import importlib
 import inspect
 import logging
+import multiprocessing
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ import wrapt
 
 from sglang_eagle3_patch.engine.contract import TouchPointMissing, find_owner, signature_difference
 from sglang_eagle3_patch.engine.patch import Hook, HookReport, Patch, PatchReport, Status
-from sglang_eagle3_patch.settings import PREFIX, Settings, SettingsError
+from sglang_eagle3_patch.settings import PREFIX, VARIABLES, Settings, SettingsError
 
 logger = logging.getLogger(__name__)
 
@@ -71,6 +72,7 @@ class Registry:
         if self.settings is not None:
             return
         _refuse_unknown_names(patches, settings)
+        _tell_unknown_variables(settings)
         self.settings = settings
         for patch in patches:
             if not settings.selection.wants(patch.name):
@@ -225,6 +227,16 @@ def _refuse_unknown_names(patches: Sequence[Patch], settings: Settings) -> None:
         raise SettingsError(
             f"{PREFIX} names {', '.join(unknown)}, which is no patch. "
             f"Fix: use some of {', '.join(known)}."
+        )
+
+
+def _tell_unknown_variables(settings: Settings) -> None:
+    # Of a server's processes, which all have them, the first one tells.
+    if settings.unknown and multiprocessing.parent_process() is None:
+        logger.warning(
+            "sglang-eagle3-patch: %s: no variable of ours, ignored. Fix: use some of %s.",
+            ", ".join(settings.unknown),
+            ", ".join(variable.name for variable in VARIABLES),
         )
 
 

@@ -1,4 +1,5 @@
 """Our launcher with a fault planted in the capture of draft graphs; `EAGLE3_FAULT` names it.
+With `EAGLE3_WITHOUT_PY_SPY` the watch finds no py-spy, as where none is installed.
 
 A CPU captures no graphs. So the worker's own `init_cuda_graphs` goes on to build the release's real
 graph runner without its `__init__`, and to have it captured; what is captured in it is the fault.
@@ -18,6 +19,7 @@ from typing import Any
 import wrapt
 
 VARIABLE = "EAGLE3_FAULT"
+WITHOUT_PY_SPY = "EAGLE3_WITHOUT_PY_SPY"
 SIZES = (4, 2, 1)
 SECONDS = 7.0  # that one size takes: longer than between two lines of progress
 WAITS = 16.0  # for a rank that does not come, before the collective gives up
@@ -76,7 +78,13 @@ def plant_in_worker(module: ModuleType) -> None:
     module.EagleDraftWorker.init_cuda_graphs = init_cuda_graphs
 
 
+def hide_py_spy(module: ModuleType) -> None:
+    module._py_spy = lambda: None
+
+
 if __name__ in ("__main__", "__mp_main__"):
+    if os.environ.get(WITHOUT_PY_SPY):
+        wrapt.register_post_import_hook(hide_py_spy, "sglang_eagle3_patch.startup.stacks")
     # Before the hooks, whose own post-import hooks come after these.
     for name, plant in (
         ("model_executor.runner.decode_cuda_graph_runner", plant_in_runners),

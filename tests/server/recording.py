@@ -19,11 +19,14 @@ from pathlib import Path
 from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
 
+from sglang_eagle3_patch.acceptance import metrics
 from sglang_eagle3_patch.acceptance.trace_reader import Step, Trace, read_trace
 from sglang_eagle3_patch.engine import selfreport
 from tests.cpu_sglang.pair.outlook import Outlook
 from tests.cpu_sglang.server import VARIABLE, Server
+from tests.server.serving import Outcome
 
 TRACE = "trace.jsonl"
 STATUS = "status"
@@ -35,8 +38,10 @@ RECORDING = {
 # SGLang's own switch: every so many forwards a request is retracted, as if memory had run out.
 RETRACTING = {"SGLANG_TEST_RETRACT": "1", "SGLANG_TEST_RETRACT_INTERVAL": "9"}
 NEW_TOKENS = 40
+WARM_UP_STEPS = 3  # at most, of the request before what is asked one by one
 ABORTED, KILLED = "aborted", "killed"
 _LONG = 600
+Labels = frozenset[tuple[str, str]]
 
 
 @dataclass(frozen=True)
@@ -48,6 +53,7 @@ class Recording:
     trace_after_kill: Trace
     scraped_under_load: dict[str, float]
     scraped: dict[str, float]
+    labels: dict[str, set[Labels]]  # of every metric of the server, SGLang's too
     retractions: int
     reports: list[dict[str, Any]] = field(default_factory=list)
 
@@ -79,7 +85,7 @@ def record(server: Server, folder: Path) -> Recording:
             meta[ABORTED] = told
     server.settle()
     time.sleep(1)  # a step is in the trace a second after it was made, at the latest
-    trace, scraped = read_trace([folder / TRACE]), scrape(server)
+    trace, scraped, labels = read_trace([folder / TRACE]), scrape(server), scrape_labels(server)
     reports = selfreport.read_all(folder / STATUS)
     with ThreadPoolExecutor(1) as pool:
         cut_off = pool.submit(ask, server, prompts[1], KILLED, _LONG)
@@ -92,6 +98,7 @@ def record(server: Server, folder: Path) -> Recording:
         trace_after_kill=read_trace([folder / TRACE]),
         scraped_under_load=under_load,
         scraped=scraped,
+        labels=labels,
         retractions=sum(map(int, re.findall(r"#retracted_reqs: (\d+)", server.log))),
         reports=reports,
     )
@@ -121,19 +128,45 @@ def _took_part(trace: Trace, request: str) -> int:
     return sum(request in (step.requests or ()) for step in trace.steps)
 
 
+def beyond_what_was_asked(outcome: Outcome) -> Counter[int]:
+    """Return the verify steps of requests that a trace has by drafts accepted, less those that
+    SGLang's own histograms tell of the prompts asked one by one and at once.
+
+    What is left is of the request before those. Fails where the trace lacks a step.
+    """
+    assert outcome.trace is not None
+    recorded = Counter(count for step in outcome.trace.steps for count in step.accepted)
+    told: Counter[int] = Counter()
+    for served in (outcome.served, outcome.at_once):
+        assert served is not None, outcome.log[-4000:]
+        for histogram in served.histograms:
+            told.update(dict(enumerate(histogram)))
+    assert told <= recorded
+    return recorded - told
+
+
 def scrape(server: Server) -> dict[str, float]:
     """Return our metrics as `/metrics` exposes them, by name and position, over all ranks."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/metrics", timeout=60) as answer:
-        text = answer.read().decode()
     found: Counter[str] = Counter()
-    for name, labels, value in _samples(text):
-        position = labels.get("position")
-        found[name if position is None else f"{name}[{position}]"] += value
+    for sample in _samples(server):
+        if sample.name.startswith(metrics.PREFIX):
+            position = sample.labels.get("position")
+            name = sample.name if position is None else f"{sample.name}[{position}]"
+            found[name] += sample.value
     return dict(found)
 
 
-def _samples(text: str) -> Iterator[tuple[str, dict[str, str], float]]:
+def scrape_labels(server: Server) -> dict[str, set[Labels]]:
+    """Return the label sets of every metric that `/metrics` exposes, but for `position`."""
+    found: dict[str, set[Labels]] = {}
+    for sample in _samples(server):
+        labels = frozenset(sample.labels.items() - {("position", sample.labels.get("position"))})
+        found.setdefault(sample.name, set()).add(labels)
+    return found
+
+
+def _samples(server: Server) -> Iterator[Sample]:
+    with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/metrics", timeout=60) as answer:
+        text = answer.read().decode()
     for family in text_string_to_metric_families(text):
-        for sample in family.samples:
-            if sample.name.startswith("sglang_eagle3:"):
-                yield sample.name, sample.labels, sample.value
+        yield from family.samples

@@ -18,6 +18,7 @@ from tests.cpu_sglang.pair import forms
 from tests.cpu_sglang.releases import WHOLE
 from tests.server.background import Outcomes
 from tests.server.cases import CASES, OUTLOOK, PROMPTS, TWO_RANKS, TWO_RANKS_VARIABLES
+from tests.server.recording import WARM_UP_STEPS, beyond_what_was_asked
 from tests.server.serving import STATUS_DIR
 
 SERVED_BY_SGLANG_SERVE = [name for name, case in CASES.items() if case.launcher == server.SERVE]
@@ -111,3 +112,6 @@ def test_attention_ranks(outcomes: Outcomes) -> None:
     assert outcome.served.texts == OUTLOOK.texts[:PROMPTS]
     assert outcome.at_once is not None
     assert sorted(outcome.at_once.histograms) == sorted(EXPECTED)
+    assert outcome.trace is not None
+    assert sorted(start.rank for start in outcome.trace.starts) == [0, 1]
+    assert 1 <= beyond_what_was_asked(outcome).total() <= WARM_UP_STEPS

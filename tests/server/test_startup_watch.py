@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +20,13 @@ from tests.cpu_sglang.pair import forms
 from tests.cpu_sglang.releases import WHOLE
 from tests.server.background import Outcomes
 from tests.server.cases import CASES, OUTLOOK, TWO_RANKS, TWO_RANKS_VARIABLES, ServerCase
-from tests.server.faulty_launch import SECONDS, SIZES, VARIABLE
+from tests.server.faulty_launch import SECONDS, SIZES, VARIABLE, WITHOUT_PY_SPY
 from tests.server.test_two_ranks import of_rank
 
 LAUNCHER = "tests.server.faulty_launch"
 SAYS = "sglang-eagle3-patch: startup-watch: "
 STALL_S = 10
-STALL = {f"{server.VARIABLE}_OPTIONS": f"stall_s={STALL_S}"}
+STALL = {f"{server.VARIABLE}_STALL_S": str(STALL_S)}
 STALLED = re.compile(
     r"startup-watch: the start has not moved for (\d+) s, in: (.*?)\. This only observes"
 )
@@ -55,6 +56,13 @@ def ask_for_stacks(running: server.Server, folder: Path) -> dict[str, Any]:
     }
 
 
+DEADLOCKED = ServerCase(
+    forms.native,
+    launcher=LAUNCHER,
+    arguments=TWO_RANKS,
+    variables={VARIABLE: "deadlock", **TWO_RANKS_VARIABLES, **STALL},
+)
+UNSPIED = "deadlocked start without py-spy"
 CASES |= {
     "slow start": ServerCase(
         forms.native,
@@ -62,12 +70,8 @@ CASES |= {
         variables={VARIABLE: "slow", **STALL},
         asks=ask_for_stacks,
     ),
-    "deadlocked start": ServerCase(
-        forms.native,
-        launcher=LAUNCHER,
-        arguments=TWO_RANKS,
-        variables={VARIABLE: "deadlock", **TWO_RANKS_VARIABLES, **STALL},
-    ),
+    "deadlocked start": DEADLOCKED,
+    UNSPIED: replace(DEADLOCKED, variables={**DEADLOCKED.variables, WITHOUT_PY_SPY: "1"}),
     "crashed start": ServerCase(
         forms.native, launcher=LAUNCHER, variables={VARIABLE: "crash", **STALL}
     ),
@@ -130,16 +134,21 @@ class TestSlow:
         assert told["texts"] == OUTLOOK.texts[:1]
 
 
-@pytest.mark.serves("deadlocked start")
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(name, marks=pytest.mark.serves(name)) for name in ("deadlocked start", UNSPIED)],
+)
 class TestDeadlocked:
-    def test_it_is_told_once_within_the_set_time(self, outcomes: Outcomes) -> None:
-        log = outcomes["deadlocked start"].log
+    def test_it_is_told_once_within_the_set_time(self, outcomes: Outcomes, case: str) -> None:
+        log = outcomes[case].log
         ((seconds, stage),) = STALLED.findall(log)
         assert STALL_S <= int(seconds) <= STALL_S + 2
         assert stage == f"{STAGE}, batch size {SIZES[1]} (1 done)"
 
-    def test_the_rank_that_waits_and_its_line_are_named(self, outcomes: Outcomes) -> None:
-        log = outcomes["deadlocked start"].log
+    def test_the_rank_that_waits_and_its_line_are_named(
+        self, outcomes: Outcomes, case: str
+    ) -> None:
+        log = outcomes[case].log
         (waiting,) = re.findall(r"^  scheduler TP0 \(pid \d+\): .*", log, re.MULTILINE)
         assert f": {STAGE}, batch size {SIZES[1]} (1 done), " in waiting
         assert re.search(r"waits at \S*monitored_barrier \(torch/distributed/\S+:\d+\)", waiting)
@@ -147,16 +156,16 @@ class TestDeadlocked:
         assert STAGE not in other
         assert "waits at " in other
 
-    def test_stacks_last_lines_and_advice_are_there(self, outcomes: Outcomes) -> None:
-        log = outcomes["deadlocked start"].log
+    def test_stacks_last_lines_and_advice_are_there(self, outcomes: Outcomes, case: str) -> None:
+        log = outcomes[case].log
         assert "(1) tell capture from the model: start once with --disable-cuda-graph" in log
         for rank in ("TP0", "TP1"):
             assert f"  scheduler {rank} logged last:" in log
             assert f"  stacks of scheduler {rank} (pid " in log
         assert re.search(r"^    .*faulty_launch\.py\D+\d+", log, re.MULTILINE)
 
-    def test_the_end_is_sglangs_own(self, outcomes: Outcomes) -> None:
-        outcome = outcomes["deadlocked start"]
+    def test_the_end_is_sglangs_own(self, outcomes: Outcomes, case: str) -> None:
+        outcome = outcomes[case]
         assert outcome.served is None
         assert outcome.exit_status not in (0, None)
         assert "Rank 1 failed to pass monitoredBarrier" in outcome.log
@@ -164,10 +173,19 @@ class TestDeadlocked:
         # It ended long after it was told of.
         assert outcome.log.index("This only observes") < outcome.log.index("monitoredBarrier in")
 
-    def test_one_rank_tells(self, outcomes: Outcomes) -> None:
-        log = outcomes["deadlocked start"].log
+    def test_one_rank_tells(self, outcomes: Outcomes, case: str) -> None:
+        log = outcomes[case].log
         by_rank = [bool(STALLED.search(of_rank(rank, log))) for rank in ("TP0", "TP1")]
         assert sum(by_rank) == 1
+
+
+@pytest.mark.serves(UNSPIED)
+def test_without_py_spy_the_other_rank_was_asked(outcomes: Outcomes) -> None:
+    _, *stacks = outcomes[UNSPIED].log.split("  stacks of scheduler TP")
+    assert len(stacks) == 2
+    # Its own thread wrote them: beside the rank that tells, which needs no asking.
+    asked = [re.search(r" in own\n.*/answers\.py\", line \d+ in _answer_all\n", s) for s in stacks]
+    assert sum(map(bool, asked)) == 1
 
 
 @pytest.mark.serves("crashed start")

@@ -160,6 +160,14 @@ def test_a_wrong_value_under_strictness_ends_the_process(run: RunPython) -> None
     assert "nonsense, which is no patch" in result.stderr
 
 
+def test_a_variable_that_nobody_knows_is_told(run: RunPython) -> None:
+    result = run("import sglang; print('alive')", **ON, SGLANG_EAGLE3_PATCH_STALL="60")
+    assert result.stdout.strip() == "alive"
+    assert result.stderr.startswith("sglang-eagle3-patch: SGLANG_EAGLE3_PATCH_STALL: no variable ")
+    assert "SGLANG_EAGLE3_PATCH_STALL_S" in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
 def test_without_site_packages_it_is_simply_not_there(run: RunPython) -> None:
     result = run("print('alive')", "-S", **ON)
     assert (result.stdout.strip(), result.stderr) == ("alive", "")

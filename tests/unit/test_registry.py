@@ -6,6 +6,7 @@ import graphlib
 import importlib
 import itertools
 import logging
+import multiprocessing
 import sys
 import textwrap
 from dataclasses import replace
@@ -17,7 +18,7 @@ import wrapt
 
 from sglang_eagle3_patch.engine.patch import Hook, Patch, Risk, Status
 from sglang_eagle3_patch.engine.registry import Registry, in_order
-from sglang_eagle3_patch.settings import Selection, Settings, SettingsError
+from sglang_eagle3_patch.settings import PREFIX, VARIABLES, Selection, Settings, SettingsError
 
 SOURCE = """
 class Model:
@@ -129,6 +130,24 @@ def test_a_patch_the_user_named_is_an_error(
     importlib.import_module(module_name)
     assert [record.levelno for record in caplog.records] == [logging.ERROR]
     assert "has no Model.gone" in caplog.text
+
+
+def test_unknown_variables_are_told_once(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registry, unknown = Registry(), Settings(unknown=(f"{PREFIX}_STALL",))
+    for _ in range(2):
+        registry.apply([], unknown)
+    assert [record.levelno for record in caplog.records] == [logging.WARNING]
+    assert f"{PREFIX}_STALL: no variable of ours" in caplog.text
+    assert all(variable.name in caplog.text for variable in VARIABLES)
+    caplog.clear()
+    registry.remove()
+    registry.apply([], Settings())
+    # Processes that it spawns have the same variables.
+    monkeypatch.setattr(multiprocessing, "parent_process", multiprocessing.current_process)
+    Registry().apply([], unknown)
+    assert not caplog.records
 
 
 def test_strictness_ends_the_process(module_name: str, capsys: pytest.CaptureFixture[str]) -> None:

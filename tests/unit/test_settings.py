@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from sglang_eagle3_patch.settings import PREFIX, Selection, Settings, SettingsError
+from sglang_eagle3_patch.settings import PREFIX, VARIABLES, Selection, Settings, SettingsError
 
 
 @pytest.mark.parametrize("text", ["1", "all", "true", ""])
@@ -47,6 +47,29 @@ def test_options_are_checked() -> None:
     for wrong in (*wrong_layers, "trace_mb=0", "trace_files=x", "trace_requests=2", "alarm_steps"):
         with pytest.raises(SettingsError, match=r"Fix:"):
             Settings.from_environment({f"{PREFIX}_OPTIONS": wrong})
+
+
+def test_the_stall_variable_beats_the_option() -> None:
+    option = {f"{PREFIX}_OPTIONS": "stall_s=60,trace_mb=16"}
+    assert Settings.from_environment({}).stall_s == 300
+    assert Settings.from_environment({f"{PREFIX}_STALL_S": "20"}).stall_s == 20
+    assert Settings.from_environment({**option, f"{PREFIX}_STALL_S": ""}).stall_s == 60
+    both = Settings.from_environment({**option, f"{PREFIX}_STALL_S": "0"})
+    assert (both.stall_s, both.trace_mb) == (0, 16)
+
+
+@pytest.mark.parametrize("wrong", ["-1", "5m"])
+def test_what_the_stall_variable_cannot_hold(wrong: str) -> None:
+    complaint = f"{PREFIX}_STALL_S='{wrong}' is not a number of seconds.*like {PREFIX}_STALL_S=300"
+    with pytest.raises(SettingsError, match=complaint):
+        Settings.from_environment({f"{PREFIX}_STALL_S": wrong})
+
+
+def test_variables_that_nobody_knows_are_noticed() -> None:
+    every = {variable.name: "" for variable in VARIABLES}
+    assert Settings.from_environment({**every, "PATH": "", f"{PREFIX}ED": "1"}).unknown == ()
+    misspelt = {f"{PREFIX}_STALL": "60", f"{PREFIX}_ALARM_STEPS": "5"}
+    assert Settings.from_environment({**every, **misspelt}).unknown == tuple(sorted(misspelt))
 
 
 @pytest.mark.parametrize(("name", "value"), [("_ACCEPT_LOG", "always"), ("_STRICT", "maybe")])
