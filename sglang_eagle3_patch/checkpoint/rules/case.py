@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from packaging.specifiers import SpecifierSet
 from packaging.version import InvalidVersion, Version
 
 from sglang_eagle3_patch.checkpoint.config import (
@@ -110,6 +111,13 @@ class Case:
     def is_llama_config(self) -> bool:
         """Whether the plugin takes flags of a llama layer from the config."""
         return (self.plugin_config or {}).get("model_type") == "llama"
+
+    @cached_property
+    def reads_old_rope(self) -> bool:
+        """Whether the release's transformers is version 4, which reads `rope_theta` alone."""
+        if self.engine.transformers is not None:
+            return SpecifierSet(self.engine.transformers).contains("4.57.1")
+        return bool(self.before("0.5.10"))
 
     @cached_property
     def is_quantised(self) -> bool:

@@ -21,6 +21,13 @@ from sglang_eagle3_patch.checkpoint.rules.case import Case
 
 _EAGLE = ("EAGLE", "NEXTN")
 _EAGLE3 = ("--speculative-algorithm", "EAGLE3")
+# Keys of the config by which parameters get other shapes than the draft's tensors.
+_SHAPES = frozenset(
+    (
+        *("architectures", "draft_vocab_size", "head_dim", "hidden_size", "intermediate_size"),
+        *("num_attention_heads", "num_key_value_heads"),
+    )
+)
 _UNQUANTISED = ("--speculative-draft-model-quantization", "unquant")
 # Formats that fill a model without naming tensors, so that none can be accounted for.
 UNACCOUNTED = ("sharded_state", "remote", "remote_instance", "ipc_cache", "private")
@@ -161,7 +168,7 @@ def structure(case: Case) -> Answer:
     return wrong(
         f"--json-model-override-args is written over the draft's config too: {json.dumps(changed)}",
         "put what is meant for the target into the target's config.json",
-        stock="degraded",
+        stock="degraded" if _SHAPES.isdisjoint(changed) else "refuses",
         plugin="refuses",
         overrides=changed,
     )
@@ -175,7 +182,9 @@ def computation(case: Case) -> Answer:
 
     Remedy: put what is meant for the target into the target's config.json.
     """
-    changed = _changed(case, COMPUTATION)
+    # A config of transformers 5 has its theta in rope_parameters, and SGLang takes it from there.
+    unread = frozenset() if case.reads_old_rope else frozenset({"rope_theta"})
+    changed = _changed(case, COMPUTATION - unread)
     if not changed:
         return OK
     return wrong(
@@ -226,18 +235,22 @@ def load_format(case: Case) -> Answer:
     return OK
 
 
-@rule("E3-launch-pipeline", "warning")
+@rule("E3-launch-pipeline", "error")
 def pipeline(case: Case) -> Answer:
     """The target is split over pipeline stages.
 
-    Cause: aux states captured on earlier stages are not handed on in most releases.
+    Cause: every release refuses EAGLE3 with them; aux states captured on earlier stages would be
+    lost.
 
     Remedy: start with one stage.
     """
-    if (case.launch.pipeline_stages or 1) < 2:
+    stages, asked = case.launch.pipeline_stages or 1, (case.launch.algorithm or "").upper()
+    if stages < 2 or asked not in ("EAGLE3", *_EAGLE):
         return OK
-    return unknown(
-        f"{case.launch.pipeline_stages} pipeline stages: aux states of earlier ones may be lost",
+    return wrong(
+        f"{stages} pipeline stages, with which SGLang refuses EAGLE3",
         "start with --pp-size 1",
-        stages=case.launch.pipeline_stages,
+        stock="refuses" if asked == "EAGLE3" else "unknown",
+        plugin="refuses",
+        stages=stages,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from sglang_eagle3_patch.checkpoint import aux_layers
 from sglang_eagle3_patch.checkpoint.aux_layers import AuxLayers
@@ -11,6 +11,7 @@ from sglang_eagle3_patch.checkpoint.rules.answers import (
     NO_TARGET,
     OK,
     Answer,
+    Outcome,
     mended_by,
     rule,
     unknown,
@@ -55,6 +56,12 @@ def _plugin_captures(case: Case, chosen: TargetClass, trained: AuxLayers) -> Seq
     return captured
 
 
+def _with_states(captured: int, wanted: int) -> Outcome:
+    """What comes of as many states: `fc` fails over too few, and is passed over for one alone,
+    which is as wide as an embedding."""
+    return "refuses" if 1 < captured < wanted else "degraded"
+
+
 def _ids_at_top_alone(case: Case) -> bool:
     stated = _stated(case)
     return stated is not None and stated[1] != "eagle_config" and case.stock_config is not None
@@ -64,18 +71,21 @@ def _ids_at_top_alone(case: Case) -> bool:
 def unreadable(case: Case) -> Answer:
     """The aux layer ids are no list of layer numbers.
 
-    Cause: a hand-written config. SGLang catches whatever goes wrong and captures the default
-    layers.
+    Cause: a hand-written config. SGLang adds 1 to what `eagle_config` holds, and fails over all but
+    numbers; at the top level it does not look, and captures the default layers.
 
     Remedy: write the ids as a list of numbers.
     """
     try:
         aux_layers.stated_ids(case.draft.config)
     except ConfigNotUnderstood as problem:
+        nested = case.draft.config.get("eagle_config")
+        ids = nested.get(aux_layers.KEY) if isinstance(nested, Mapping) else None
+        numbers = isinstance(ids, list) and all(isinstance(number, int) for number in ids)
         return wrong(
             str(problem),
             "write the layer ids as a list of numbers",
-            stock="degraded",
+            stock="degraded" if ids is None or numbers else "refuses",
             plugin="refuses",
         )
     return OK
@@ -215,7 +225,7 @@ def order(case: Case) -> Answer:
     return wrong(
         f"the layer ids {list(stated[0])} are not ascending: states come in the order of layers",
         "sort the ids, and the column blocks of fc with them",
-        stock="degraded",
+        stock=_with_states(len(set(stated[0])), len(stated[0])),
         plugin="refuses",
         ids=stated[0],
     )
@@ -241,7 +251,7 @@ def beyond(case: Case) -> Answer:
     return wrong(
         f"the draft was trained on layers {list(inputs)}, and {case.target.name} has {count}",
         "give the target that it was trained for",
-        stock="degraded",
+        stock=_with_states(sum(layer <= count for layer in inputs), len(inputs)),
         plugin="refuses",
         layers=inputs,
         num_layers=count,

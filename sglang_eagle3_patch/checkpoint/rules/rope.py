@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from packaging.specifiers import SpecifierSet
-
 from sglang_eagle3_patch.checkpoint.rope import DEFAULT_THETA, RopeUnavailable
 from sglang_eagle3_patch.checkpoint.rules.answers import (
     NO_TARGET,
@@ -24,13 +22,6 @@ _AS_TRAINED = "compare the accept length with rope_theta 10000 in its config.jso
 _SCALED = {"linear": "all", "dynamic": "all", "yarn": "early"}
 
 
-def _reads_old_rope(case: Case) -> bool:
-    """Whether the release's transformers is version 4, which reads `rope_theta` alone."""
-    if case.engine.transformers is not None:
-        return SpecifierSet(case.engine.transformers).contains("4.57.1")
-    return bool(case.before("0.5.10"))
-
-
 @rule("E3-rope-newer-schema", "error")
 def newer_schema(case: Case) -> Answer:
     """Rope is stated in a form that the release's transformers does not read.
@@ -42,7 +33,7 @@ def newer_schema(case: Case) -> Answer:
     """
     config = case.stock_config or {}
     rope = case.draft.rope
-    if not isinstance(config.get("rope_parameters"), Mapping) or not _reads_old_rope(case):
+    if not isinstance(config.get("rope_parameters"), Mapping) or not case.reads_old_rope:
         return OK
     lost = rope.theta not in (None, DEFAULT_THETA) and config.get("rope_theta") is None
     if not lost and not (rope.scaling and not config.get("rope_scaling")):

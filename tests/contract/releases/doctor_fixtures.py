@@ -41,13 +41,14 @@ from tests.unit.doctor.cases import TARGET
 Side = Literal["stock", "plugin"]
 CHECKPOINTS = Path(__file__).parents[2] / "checkpoints"
 
+_BEYOND = "tests/contract/test_doctor_beyond_classes.py"
 _BY_THE_SERVER = "given to the server at its start, which no draft class sees"
 _BY_THE_TARGET = "a matter of the target's class: tests/contract/test_facts_of_releases.py"
-_BY_THE_WORKER = "the worker sets what is captured: tests/contract/test_aux_capture.py"
+_BY_THE_WORKER = f"the worker sets what is captured: {_BEYOND}"
 _BY_THE_FILES = "the server finds and opens the files, a draft class is given tensors"
 # What a draft class can't show, and why. Its rules don't count where a class is looked at.
 NOT_OF_A_CLASS: Mapping[str, str] = {
-    "E3-files-weights": _BY_THE_FILES,
+    "E3-files-weights": f"{_BY_THE_FILES}: {_BEYOND}",
     "E3-files-values-unread": "a hub draft, whose values nobody reads",
     "E3-files-quantised": "quantised layers are built and filled by the server's loader",
     "E3-vocab-target": _BY_THE_TARGET,
@@ -58,23 +59,23 @@ NOT_OF_A_CLASS: Mapping[str, str] = {
     "E3-layers-range": _BY_THE_WORKER,
     "E3-layers-last": _BY_THE_WORKER,
     "E3-layers-graphs": "graphs are captured on a GPU alone",
-    "E3-window-untrained": _BY_THE_SERVER,
+    "E3-window-untrained": f"{_BY_THE_SERVER}: {_BEYOND}",
     "E3-rope-mrope": "a batch's positions of three kinds are the server's",
-    "E3-context-short": "the server compares the contexts of draft and target",
-    "E3-context-untrained": "positions beyond the trained ones, of which nothing is known",
+    "E3-context-short": f"the server compares the contexts of draft and target: {_BEYOND}",
+    "E3-context-untrained": f"positions beyond the trained ones: {_BEYOND}",
     "E3-target-class": _BY_THE_TARGET,
-    "E3-target-capture": _BY_THE_TARGET,
-    "E3-target-embedding": _BY_THE_TARGET,
+    "E3-target-capture": f"{_BY_THE_TARGET}, {_BEYOND}",
+    "E3-target-embedding": f"{_BY_THE_TARGET}, {_BEYOND}",
     "E3-target-recorded": _BY_THE_TARGET,
     "E3-target-name": _BY_THE_TARGET,
     "E3-launch-algorithm": f"{_BY_THE_SERVER}: tests/server/test_doctor.py",
-    "E3-launch-no-speculation": _BY_THE_SERVER,
-    "E3-launch-flags": _BY_THE_SERVER,
-    "E3-launch-quantization": f"{_BY_THE_SERVER}: tests/contract/test_load_paths.py",
-    "E3-launch-structure": f"{_BY_THE_SERVER}: tests/contract/test_load_paths.py",
-    "E3-launch-computation": f"{_BY_THE_SERVER}: tests/contract/test_load_paths.py",
+    "E3-launch-no-speculation": f"{_BY_THE_SERVER}: {_BEYOND}",
+    "E3-launch-flags": f"{_BY_THE_SERVER}: {_BEYOND}",
+    "E3-launch-quantization": f"{_BY_THE_SERVER}: {_BEYOND}",
+    "E3-launch-structure": f"{_BY_THE_SERVER}: {_BEYOND}",
+    "E3-launch-computation": f"{_BY_THE_SERVER}: {_BEYOND}",
     "E3-launch-load-format": f"{_BY_THE_SERVER}: tests/server/test_repair.py",
-    "E3-launch-pipeline": _BY_THE_SERVER,
+    "E3-launch-pipeline": f"{_BY_THE_SERVER}: {_BEYOND}",
     "E3-launch-backend": _BY_THE_SERVER,
     "E3-engine-positions": "the worker sets the positions: tests/server/test_matrix.py",
     "E3-engine-release": "no such release can be looked at",

@@ -318,7 +318,7 @@ BROKEN: dict[str, Row] = {
     "E3-flags-eagle-config": row("degraded", "refuses", eagle(eh_proj_before_attn=True)),
     "E3-flags-states-unused": row("degraded", "serves", eagle(use_aux_hidden_state=False)),
     "E3-layers-unreadable": row(
-        "degraded", "refuses", eagle(eagle_aux_hidden_state_layer_ids="1,3,4")
+        "refuses", "refuses", eagle(eagle_aux_hidden_state_layer_ids="1,3,4")
     ),
     "E3-layers-place": row(
         "degraded",
@@ -340,11 +340,9 @@ BROKEN: dict[str, Row] = {
             eagle_config={"eagle_aux_hidden_state_layer_ids": [1, 3]},
         ),
     ),
-    "E3-layers-order": row(
-        "degraded", "refuses", eagle(eagle_aux_hidden_state_layer_ids=[1, 3, 3])
-    ),
+    "E3-layers-order": row("refuses", "refuses", eagle(eagle_aux_hidden_state_layer_ids=[1, 3, 3])),
     "E3-layers-range": row(
-        "degraded", "refuses", eagle(eagle_aux_hidden_state_layer_ids=[1, 3, 40])
+        "refuses", "refuses", eagle(eagle_aux_hidden_state_layer_ids=[1, 3, 40])
     ),
     "E3-layers-last": row(
         "unknown",
@@ -455,14 +453,12 @@ BROKEN: dict[str, Row] = {
     "E3-launch-computation": row(
         "degraded",
         "degraded",
-        launch=(*LAUNCH, "--json-model-override-args", '{"rope_theta": 7.0}'),
+        launch=(*LAUNCH, "--json-model-override-args", '{"rms_norm_eps": 0.1}'),
     ),
     "E3-launch-load-format": row(
         "unknown", "refuses", launch=(*LAUNCH, "--load-format", "sharded_state")
     ),
-    "E3-launch-pipeline": row(
-        "unknown", "unknown", launch=(*LAUNCH, "--pp-size", "2"), status="unknown"
-    ),
+    "E3-launch-pipeline": row("refuses", "refuses", launch=(*LAUNCH, "--pp-size", "2")),
     "E3-launch-backend": row("serves", "serves", target=target(kv_lora_rank=24), status="unknown"),
     "E3-engine-positions": row("degraded", "serves", release="0.5.11"),
     "E3-engine-release": Row(

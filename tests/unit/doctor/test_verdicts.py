@@ -231,3 +231,31 @@ def test_more_tokens_than_there_are_with_a_map_the_plugin_refuses() -> None:
     found = judge_case(case(config(draft_vocab_size=more), changed, values=None))
     assert (found.stock.outcome, found.plugin.outcome) == ("degraded", "refuses")
     assert f"draft_vocab_size is {more}, more than the {drafts.VOCAB} tokens" in found.plugin.why
+
+
+@pytest.mark.parametrize(
+    ("ids", "stock"),
+    [([1, 3, 40], "refuses"), ([3, 40, 50], "degraded"), ([40, 50, 60], "degraded")],
+)
+def test_too_few_states_fail_in_fc_but_one_alone_passes_it_over(ids: list[int], stock: str) -> None:
+    stated = config(eagle_config={"eagle_aux_hidden_state_layer_ids": ids})
+    judgement = judge_case(case(stated))
+    found = next(finding for finding in judgement.told if finding.id == "E3-layers-range")
+    assert found.effects == {"stock": stock, "plugin": "refuses"}
+
+
+@pytest.mark.parametrize("release", [OLDEST, NEWEST])
+def test_an_override_of_theta_is_told_where_it_is_read(release: str) -> None:
+    override = ("--json-model-override-args", '{"rope_theta": 7.0}')
+    judgement = judge_case(case(release=release, launch=(*LAUNCH, *override)))
+    told = {finding.id for finding in judgement.told}
+    assert ("E3-launch-computation" in told) == (release == OLDEST)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "stock"), [("EAGLE3", "refuses"), ("EAGLE", "unknown"), ("NGRAM", None)]
+)
+def test_pipeline_stages_are_refused_for_eagle3(algorithm: str, stock: str | None) -> None:
+    launch = ("--speculative-algorithm", algorithm, "--pp-size", "2")
+    found = [f for f in judge_case(case(launch=launch)).told if f.id == "E3-launch-pipeline"]
+    assert [f.effects["stock"] for f in found] == ([] if stock is None else [stock])
