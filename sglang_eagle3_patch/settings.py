@@ -133,7 +133,7 @@ class Settings:
             )
         options = _parse_options(env.get(f"{PREFIX}_OPTIONS", ""))
         if stall_s := env.get(f"{PREFIX}_STALL_S", "").strip():
-            options["stall_s"] = _parse_option("stall_s", stall_s, f"{PREFIX}_STALL_S")
+            options["stall_s"] = _parse_option("stall_s", stall_s, name=f"{PREFIX}_STALL_S")
         known = {variable.name for variable in VARIABLES}
         return cls(
             selection=Selection.parse(env.get(PREFIX, "")),
@@ -207,17 +207,16 @@ def _parse_options(text: str) -> dict[str, Any]:
                 f"{PREFIX}_OPTIONS holds the unknown key {key!r}. "
                 f"Fix: known: {', '.join(_OPTIONS)}."
             )
-        options[key] = _parse_option(key, value, f"{PREFIX}_OPTIONS: {key}")
+        options[key] = _parse_option(key, value, name=key, place=f"{PREFIX}_OPTIONS: ")
     return options
 
 
-def _parse_option(key: str, value: str, where: str) -> Any:
-    """Return what `value` says of `key`; a complaint begins with `where` it is written, the
-    last word of which is the name that it is given to."""
+def _parse_option(key: str, value: str, *, name: str, place: str = "") -> Any:
+    """Return what `value` says of `key`, which is written as `name=value`, in `place`."""
     parse, kind, example = _OPTIONS[key]
     try:
         return parse(value)
     except (ValueError, KeyError):
         raise SettingsError(
-            f"{where}={value!r} is not {kind}. Fix: write it like {where.split()[-1]}={example}."
+            f"{place}{name}={value!r} is not {kind}. Fix: write it like {name}={example}."
         ) from None

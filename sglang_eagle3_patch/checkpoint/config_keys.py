@@ -64,10 +64,14 @@ type
 
 # Of these, what the draft is built of: its tensors fit one value of each.
 _STRUCTURE = """
-architectures draft_vocab_size fc_norm head_dim hidden_size intermediate_size kv_lora_rank
-model_type norm_before_fc num_attention_heads num_aux_hidden_states num_hidden_layers
-num_key_value_heads q_lora_rank qk_nope_head_dim qk_rope_head_dim quantization_config
-target_hidden_size tie_word_embeddings use_aux_norm v_head_dim vocab_size
+fc_norm kv_lora_rank model_type norm_before_fc num_aux_hidden_states num_hidden_layers q_lora_rank
+qk_nope_head_dim qk_rope_head_dim quantization_config target_hidden_size tie_word_embeddings
+use_aux_norm v_head_dim vocab_size
+"""
+# And that over whose other value a loader is known to fail, since parameters get other shapes.
+_SHAPES = """
+architectures draft_vocab_size head_dim hidden_size intermediate_size num_attention_heads
+num_key_value_heads
 """
 # And those by which the same tensors compute something else.
 _COMPUTATION = """
@@ -75,7 +79,8 @@ attention_bias bias eagle_config hidden_act layer_types mlp_bias norm_before_res
 partial_rotary_factor rms_norm_eps rope_interleave rope_parameters rope_scaling rope_theta
 sliding_window use_sliding_window
 """
-STRUCTURE, COMPUTATION = frozenset(_STRUCTURE.split()), frozenset(_COMPUTATION.split())
+SHAPES, COMPUTATION = frozenset(_SHAPES.split()), frozenset(_COMPUTATION.split())
+STRUCTURE = SHAPES.union(_STRUCTURE.split())
 
 _TOP = frozenset((_HARMLESS + _LAYER + _DRAFT).split())
 _NESTED = {

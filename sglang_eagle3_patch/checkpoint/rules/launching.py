@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from sglang_eagle3_patch.checkpoint.config_keys import COMPUTATION, STRUCTURE
+from sglang_eagle3_patch.checkpoint.config_keys import COMPUTATION, SHAPES, STRUCTURE
 from sglang_eagle3_patch.checkpoint.quantisation import FLOATS
 from sglang_eagle3_patch.checkpoint.rules.answers import (
     OK,
@@ -21,13 +21,6 @@ from sglang_eagle3_patch.checkpoint.rules.case import Case
 
 _EAGLE = ("EAGLE", "NEXTN")
 _EAGLE3 = ("--speculative-algorithm", "EAGLE3")
-# Keys of the config by which parameters get other shapes than the draft's tensors.
-_SHAPES = frozenset(
-    (
-        *("architectures", "draft_vocab_size", "head_dim", "hidden_size", "intermediate_size"),
-        *("num_attention_heads", "num_key_value_heads"),
-    )
-)
 _UNQUANTISED = ("--speculative-draft-model-quantization", "unquant")
 # Formats that fill a model without naming tensors, so that none can be accounted for.
 UNACCOUNTED = ("sharded_state", "remote", "remote_instance", "ipc_cache", "private")
@@ -168,7 +161,7 @@ def structure(case: Case) -> Answer:
     return wrong(
         f"--json-model-override-args is written over the draft's config too: {json.dumps(changed)}",
         "put what is meant for the target into the target's config.json",
-        stock="degraded" if _SHAPES.isdisjoint(changed) else "refuses",
+        stock="degraded" if SHAPES.isdisjoint(changed) else "refuses",
         plugin="refuses",
         overrides=changed,
     )

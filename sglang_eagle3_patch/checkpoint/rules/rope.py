@@ -149,8 +149,8 @@ def rope_untrained(case: Case) -> Answer:
     """The trainer ignored the theta that the config states.
 
     Cause: SafeAILab's and AngelSlim's trainers never pass `rope_theta` on: drafts are trained with
-    10000 whatever the config says, and served with what it says. TorchSpec's doesn't
-    either for linear and dynamic rope.
+    10000 whatever the config says, and served with what it says. TorchSpec's doesn't either for
+    linear and dynamic rope.
 
     Remedy: compare the accept length with theta 10000.
     """
