@@ -35,39 +35,52 @@ RUNNERS = {
     ),
     "cpu": ("model_executor.cpu_graph_runner.CPUGraphRunner",),
 }
+# Another one of the target's prefill, which only some releases have, with methods of its own.
+BREAKABLE = "model_executor.breakable_cuda_graph_runner.BreakableCudaGraphRunner"
+WHOLE = ("capture", "_capture_all")
+ONE = ("capture_one_shape", "capture_one_batch_size", "_capture_one")
 
 
 def observe() -> dict[str, list[str]]:
     """Return for each kind of runner what is told while its sizes are captured, and afterwards."""
-    return {kind: _of_runner(_first(paths)) for kind, paths in RUNNERS.items()}
+    runners = {kind: _first(paths) for kind, paths in RUNNERS.items()}
+    breakable = _imported(BREAKABLE)
+    if breakable is not None:
+        runners["breakable"] = breakable
+    return {kind: _of_runner(runner) for kind, runner in runners.items()}
 
 
 def _first(paths: tuple[str, ...]) -> type:
-    for path in paths:
-        module, _, name = f"sglang.srt.{path}".rpartition(".")
-        with contextlib.suppress(ModuleNotFoundError):
-            return cast(type, getattr(importlib.import_module(module), name))
-    raise AssertionError(f"this release has none of {paths}")
+    found = next(filter(None, map(_imported, paths)), None)
+    assert found is not None, f"this release has none of {paths}"
+    return found
+
+
+def _imported(path: str) -> type | None:
+    module, _, name = f"sglang.srt.{path}".rpartition(".")
+    with contextlib.suppress(ModuleNotFoundError):
+        return cast(type, getattr(importlib.import_module(module), name))
+    return None
 
 
 def _of_runner(owner: type) -> list[str]:
     progress, told = Progress(), []
-    one = "capture_one_shape" if hasattr(owner, "capture_one_shape") else "capture_one_batch_size"
+    whole, one = (next(n for n in names if hasattr(owner, n)) for names in (WHOLE, ONE))
 
     def capture(runner: Any) -> None:
         for size in SIZES:
             getattr(runner, one)(size, None)
 
-    def capture_one(_runner: Any, _size: int, _forward: Any) -> None:
+    def capture_one(_runner: Any, _size: int, *_: Any) -> None:
         told.append(progress.text())
 
     starting.now = starting.Start(progress, cast(Any, None))
     try:
         with (
-            under_the_hook(_hooked(owner, "capture"), capture),
+            under_the_hook(_hooked(owner, whole), capture),
             under_the_hook(_hooked(owner, one), capture_one),
         ):
-            owner.__new__(owner).capture()
+            getattr(owner.__new__(owner), whole)()
     finally:
         starting.now = None
     return [*told, progress.text()]
