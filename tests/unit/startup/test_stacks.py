@@ -54,7 +54,10 @@ ANSWERS_NOTHING = "import time; print('ready', flush=True); time.sleep(60)"
 @contextlib.contextmanager
 def running(code: str, *arguments: str) -> Iterator[int]:
     process = subprocess.Popen(
-        [sys.executable, "-c", code, *arguments], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", code, *arguments],
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
     )
     try:
         assert process.stdout is not None
@@ -63,7 +66,7 @@ def running(code: str, *arguments: str) -> Iterator[int]:
         yield process.pid
         assert process.poll() is None, "it was ended by being looked at"
     finally:
-        process.kill()
+        os.killpg(process.pid, signal.SIGKILL)  # with what it started
         process.wait()
         process.stdout.close()
 
