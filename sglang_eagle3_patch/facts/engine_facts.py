@@ -71,6 +71,8 @@ class TargetClass:
         where the setter follows none of them or hands on to a class that isn't known.
     default_ids: the layers captured when it names none, likewise.
     delegates_to: the class whose setter it calls, where it calls another's.
+    holds_language_model: its instances have a `language_model`, whose methods can be lent to them.
+    language_model: the class of that, where it is one that the source names.
     """
 
     captures: bool | None
@@ -79,6 +81,8 @@ class TargetClass:
     explicit_ids: str | None = None
     default_ids: str | None = None
     delegates_to: str | None = None
+    holds_language_model: bool | None = False
+    language_model: str | None = None
 
     def captured_layers(self, ids: Sequence[int] | None, num_layers: int) -> tuple[int, ...] | None:
         """Return the layers, by their inputs, whose states a target of `num_layers` captures.

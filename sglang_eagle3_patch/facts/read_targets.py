@@ -10,6 +10,7 @@ from sglang_eagle3_patch.facts.engine_facts import TargetClass
 from sglang_eagle3_patch.facts.source_tree import FoundClass, SourceTree, calls, method
 
 SETTER = "set_eagle3_layers_to_capture"
+_LANGUAGE_MODEL = "language_model"
 
 
 def registered(tree: SourceTree) -> dict[str, FoundClass]:
@@ -30,6 +31,7 @@ def read_target(tree: SourceTree, found: FoundClass) -> TargetClass:
     """Return what one registered class can do."""
     captures = has(tree, found, SETTER)
     explicit, default, inner = _capture_rules(tree, found) if captures else (None, None, None)
+    language_model = _built_as(tree, found, _LANGUAGE_MODEL)
     return TargetClass(
         captures=captures,
         gives_embed_and_head=has(tree, found, "get_embed_and_head"),
@@ -37,6 +39,8 @@ def read_target(tree: SourceTree, found: FoundClass) -> TargetClass:
         explicit_ids=explicit,
         default_ids=default,
         delegates_to=inner,
+        holds_language_model=_holds(tree, found, _LANGUAGE_MODEL),
+        language_model=language_model.node.name if language_model else None,
     )
 
 
@@ -53,6 +57,19 @@ def has(tree: SourceTree, found: FoundClass, name: str) -> bool | None:
             return True
         unknown = unknown or ancestor is None or "__getattr__" in names
     return None if unknown else False
+
+
+def _holds(tree: SourceTree, found: FoundClass, attribute: str) -> bool | None:
+    """Whether a class or an ancestor in the package assigns `self.X`, or binds X in its body."""
+    for ancestor in tree.lineage(found):
+        if ancestor and any(
+            isinstance(node, ast.Attribute)
+            and isinstance(node.ctx, ast.Store)
+            and ast.unparse(node) == f"self.{attribute}"
+            for node in ast.walk(ancestor.node)
+        ):
+            return True
+    return has(tree, found, attribute)
 
 
 def _entry_names(module: ast.Module | None) -> Iterator[str]:

@@ -1,80 +1,55 @@
-"""The doctor's verdicts on what no draft class shows are what the real SGLang does here.
+"""The doctor's verdicts on what no draft class shows are what the real SGLang does.
 
-The drafts are those of `tests/unit/doctor/broken.py`, and the healthy one beside them; how each is
-observed is in `doctor_beyond`.
+At the default release in this process, at the oldest in one of its own. `beyond/cases.py` has what
+is given to both, `beyond/looks.py` how each is observed.
 """
 
 from __future__ import annotations
 
+import json
+import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sglang_eagle3_patch.checkpoint.aux_layers import KEY as IDS
-from sglang_eagle3_patch.checkpoint.rules import Case, judge_case
-from tests.contract.doctor_beyond import OBSERVED, seen, write
+from sglang_eagle3_patch.checkpoint.rules import RULES, Case, judge_case
+from sglang_eagle3_patch.commands.doctor import judge
+from tests.contract.beyond.cases import RELEASES, SIDES, Compared, at, compared
+from tests.contract.beyond.observed import OBSERVED, observed_at, seen
+from tests.contract.releases import run
 from tests.contract.releases.doctor_fixtures import NOT_OF_A_CLASS, Side
-from tests.contract.releases.doctor_observed import REFUSES
-from tests.unit.checkpoint import drafts
+from tests.contract.releases.doctor_observed import DEGRADED, REFUSES, SERVES
+from tests.cpu_sglang.environments import ensure
+from tests.cpu_sglang.pair import forms
 from tests.unit.doctor.broken import BROKEN
-from tests.unit.doctor.cases import LAUNCH, case, config
+from tests.unit.doctor.cases import NEWEST, OLDEST
 
-SIDES: tuple[Side, ...] = ("stock", "plugin")
-NOT_OBSERVED_HERE: Mapping[str, str] = {
+_ONLY_ITS_WEIGHTS_TELL = "what another target would accept, only its weights tell"
+# Of what can't be observed the doctor must claim nothing, neither stock nor with the plugin.
+CLAIMED_OF_NONE: Mapping[str, str] = {
     "E3-files-values-unread": "the doctor's own limit, of which nothing comes",
     "E3-files-quantised": "the methods that quantise drafts want a GPU",
-    "E3-vocab-target": "what tokens the rows beyond stand for, tokenizers alone tell",
-    "E3-layers-graphs": "graphs are captured on a GPU, and in other releases",
-    "E3-rope-mrope": "positions of three kinds come from a multimodal server",
     "E3-target-class": "what classes a package may register, nobody knows",
-    "E3-target-recorded": "what another target would accept, only its weights tell",
-    "E3-target-name": "what another target would accept, only its weights tell",
-    "E3-launch-algorithm": "by a server: tests/server/test_doctor.py",
-    "E3-launch-load-format": "by loaders: tests/contract/test_load_paths.py",
-    "E3-launch-backend": "nothing comes of it where a backend does for both, as on a CPU",
-    "E3-engine-positions": "by a server of another release: tests/server/test_matrix.py",
+    "E3-target-recorded": _ONLY_ITS_WEIGHTS_TELL,
+    "E3-target-name": _ONLY_ITS_WEIGHTS_TELL,
+    "E3-launch-backend": "where backends refuse, on a GPU; tests/server/test_doctor.py serves both",
     "E3-engine-release": "no such release can be looked at",
 }
-HEALTHY: tuple[Case, tuple[int, ...] | None] = (case(), (2, 4, 5))
-TRAINED: Mapping[str, tuple[int, ...]] = {
-    "E3-target-capture": (2, 4, 5),  # the default
-    "E3-layers-place": (3, 4, 6),  # AngelSlim's, by outputs
-    "E3-layers-captured": (2, 4, 5),  # SafeAILab's, by inputs
-    "E3-layers-last": (3, 5, 8),  # by the user's word
-}
-_SAFEAILAB = drafts.top("embed_tokens.weight", "t2d") | drafts.layer("midlayer.")
-_OVERRIDES = "--json-model-override-args"
-# More that breaks a rule, where it depends on what breaks it what comes of it.
-FURTHER: Mapping[str, tuple[Case, tuple[int, ...] | None]] = {
-    "E3-layers-unreadable": (
-        case(config(eagle_aux_hidden_state_layer_ids="1,3,4")),
-        None,
-    ),
-    "E3-layers-order": (
-        case(config(eagle_config={IDS: [4, 3, 1]}), _SAFEAILAB),
-        (5, 4, 2),
-    ),
-    "E3-launch-computation": (
-        case(launch=(*LAUNCH, _OVERRIDES, '{"rope_theta": 7.0}')),
-        None,
-    ),
-    "E3-launch-structure": (
-        case(launch=(*LAUNCH, _OVERRIDES, '{"draft_vocab_size": 64}')),
-        None,
-    ),
+OBSERVED_ELSEWHERE: Mapping[str, str] = {
+    "E3-engine-positions": "by servers of several releases: tests/server/test_doctor.py",
 }
 # What is seen where the doctor leaves open what comes.
 LEFT_OPEN: Mapping[tuple[str, Side], str] = {
-    ("E3-layers-last", "stock"): REFUSES,
-    ("E3-layers-last", "plugin"): REFUSES,
-    ("E3-launch-no-speculation", "stock"): "runs None",
-    ("E3-launch-no-speculation", "plugin"): "runs None",
+    **dict.fromkeys((("E3-layers-last", side) for side in SIDES), REFUSES),
+    # No token that the target may sample is without a row; what the rows stand for, nobody tells.
+    **dict.fromkeys((("E3-vocab-target", side) for side in SIDES), SERVES),
+    # A name may be registered by a package, and other algorithms do without the draft.
+    **dict.fromkeys((("E3-launch-algorithm", side) for side in SIDES), REFUSES),
+    ("E3-launch-load-format", "stock"): SERVES,
+    **dict.fromkeys((("E3-launch-no-speculation", side) for side in SIDES), "runs None"),
 }
-# Left out: of this the doctor says "refuses". Of a class that wraps a language model under a flat
-# config no name and no config tells that it does.
-DISPUTED: frozenset[tuple[str, Side]] = frozenset({("E3-target-capture", "plugin")})
 
 
 def said(told: Case, rule: str, side: Side) -> str:
@@ -82,37 +57,79 @@ def said(told: Case, rule: str, side: Side) -> str:
     return effects[side]
 
 
-def judged() -> Iterator[Any]:
-    """Yield rule, side, case and trained layers of all that is compared."""
-    for rule in OBSERVED:
-        for side in SIDES:
-            compared = {"healthy": HEALTHY}
-            if rule in FURTHER:
-                compared["further"] = FURTHER[rule]
-            if (rule, side) not in DISPUTED:
-                compared["broken"] = BROKEN[rule].case, TRAINED.get(rule)
-            for name, (told, trained) in compared.items():
-                yield pytest.param(rule, side, told, trained, id=f"{rule}-{side}-{name}")
+def expected(given: Compared) -> str:
+    """Return what the doctor says, or what is seen where it leaves that open."""
+    outcome = said(given.case, given.rule, given.side)
+    return LEFT_OPEN[given.rule, given.side] if outcome == "unknown" else outcome
 
 
-@pytest.mark.parametrize(("rule", "side", "told", "trained"), list(judged()))
+def judged(release: str) -> Iterator[Any]:
+    for given in compared(release, observed_at(release)):
+        yield pytest.param(given, id=given.id)
+
+
+@pytest.mark.parametrize("given", list(judged(NEWEST)))
 def test_the_doctor_says_what_comes_of_it(
-    rule: str,
-    side: Side,
-    told: Case,
-    trained: tuple[int, ...] | None,
-    request: pytest.FixtureRequest,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    given: Compared, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
-    request.getfixturevalue("plugin" if side == "plugin" else "rank")
-    outcome = seen(rule, write(told, side, trained, tmp_path), monkeypatch)
-    if said(told, rule, side) == "unknown":
-        assert outcome == LEFT_OPEN[rule, side]
-    else:
-        assert outcome == said(told, rule, side)
+    request.getfixturevalue("plugin" if given.side == "plugin" else "rank")
+    assert seen(given, tmp_path) == expected(given)
+
+
+@pytest.fixture(scope="module")
+def oldest() -> Mapping[str, str]:
+    """What is seen at the oldest release, by the id of what is given."""
+    environment = ensure(OLDEST)
+    variables = {
+        name: value
+        for name, value in environment.process_environment().items()
+        if not name.startswith("SGLANG_EAGLE3_PATCH")
+    }
+    process = subprocess.run(
+        [environment.python, "-m", "tests.contract.beyond.observe"],
+        cwd=run.REPOSITORY,
+        env=variables,
+        capture_output=True,
+        text=True,
+        timeout=run.SECONDS,
+    )
+    assert process.returncode == 0, process.stderr[-4000:]
+    found: dict[str, str] = json.loads(process.stdout.splitlines()[-1])
+    return found
+
+
+@pytest.mark.parametrize("given", list(judged(OLDEST)))
+def test_at_the_oldest_release_too(given: Compared, oldest: Mapping[str, str]) -> None:
+    assert oldest[given.id] == expected(given)
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_of_what_a_release_does_not_have_nothing_is_claimed(release: str) -> None:
+    for given in compared(release, OBSERVED.keys() - observed_at(release)):
+        assert said(given.case, given.rule, given.side) == SERVES
+
+
+@pytest.mark.parametrize("rule", CLAIMED_OF_NONE)
+def test_of_what_can_not_be_observed_nothing_is_claimed(rule: str) -> None:
+    broken = BROKEN[rule].case
+    cases = (broken, *(at(broken, release) for release in RELEASES if rule != "E3-engine-release"))
+    for told in cases:
+        (finding,) = (f for f in judge_case(told).told if f.id == rule)
+        claims = {*finding.effects.values()} - {"unknown"}
+        assert not claims or (claims == {SERVES} and finding.status == "unknown")
+    # Nor by another of the rule's answers.
+    assert not {DEGRADED, REFUSES} & {*RULES[rule].answer.__code__.co_consts}
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_the_servers_pair_is_of_two_kinds_of_attention(release: str, tmp_path: Path) -> None:
+    draft = forms.write_form("native", tmp_path / "draft")
+    judgement = judge(str(draft), None, release, ["--model-path", str(forms.TARGET)])
+    told = {finding.id: finding.status for finding in judgement.told}
+    assert told["E3-launch-backend"] == "unknown"
 
 
 def test_every_rule_that_no_class_shows_is_observed_or_told_why_not() -> None:
-    assert not OBSERVED.keys() & NOT_OBSERVED_HERE.keys()
-    assert OBSERVED.keys() | NOT_OBSERVED_HERE.keys() == NOT_OF_A_CLASS.keys()
+    told = (OBSERVED.keys(), CLAIMED_OF_NONE.keys(), OBSERVED_ELSEWHERE.keys())
+    assert set().union(*told) == NOT_OF_A_CLASS.keys()
+    assert sum(map(len, told)) == len(NOT_OF_A_CLASS)

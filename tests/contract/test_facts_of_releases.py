@@ -9,10 +9,12 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import dis
 import importlib.util
 import inspect
 import sys
-from types import MethodType, SimpleNamespace
+from itertools import pairwise
+from types import CodeType, FunctionType, MethodType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -71,6 +73,19 @@ class TestTargets:
             }
             assert told == real
 
+    def test_language_models(self, known: EngineFacts, models: dict[str, type]) -> None:
+        told = {arch: bool(known.targets[arch].holds_language_model) for arch in models}
+        real = {arch: bool(_setting_a_language_model(model)) for arch, model in models.items()}
+        assert told == real
+        named = {arch: known.targets[arch].language_model for arch in models}
+        assert sum(name is not None for name in named.values()) > 10
+        for arch, name in named.items():
+            if name is not None:
+                assert any(
+                    name in (*code.co_names, *code.co_varnames)
+                    for code in _setting_a_language_model(models[arch])
+                )
+
     @pytest.mark.parametrize(
         "ids",
         [
@@ -99,6 +114,21 @@ class TestTargets:
         assert len(capturing) > 30
         # Mindspore's class picks its inner model at run time.
         assert set(capturing) - set(told) <= {"MindSporeForCausalLM"}
+
+
+def _setting_a_language_model(model: type) -> list[CodeType]:
+    """Return the compiled methods of a class and its ancestors that set `self.language_model`."""
+    methods = [value for ancestor in model.__mro__ for value in vars(ancestor).values()]
+    return [
+        method.__code__
+        for method in methods
+        if isinstance(method, FunctionType)
+        and "language_model" in method.__code__.co_names
+        and any(
+            (on.argval, step.opname, step.argval) == ("self", "STORE_ATTR", "language_model")
+            for on, step in pairwise(dis.get_instructions(method))
+        )
+    ]
 
 
 def _inner(target: TargetClass, model: type) -> Any:

@@ -189,9 +189,17 @@ class TestReading:
             "Bare": TargetClass(False, False, False),
             "Base": TargetClass(True, True, False, **shifts),
             "Child": TargetClass(True, True, True, **shifts),
-            "Handing": TargetClass(None, None, None),
-            "Odd": TargetClass(True, None, None),
-            "Wrapper": TargetClass(True, False, False, **shifts, delegates_to="Child"),
+            "Handing": TargetClass(None, None, None, holds_language_model=None),
+            "Odd": TargetClass(True, None, None, holds_language_model=None),
+            "Wrapper": TargetClass(
+                True,
+                False,
+                False,
+                **shifts,
+                delegates_to="Child",
+                holds_language_model=True,
+                language_model="Child",
+            ),
         }
 
     def test_flags_are_found_in_both_forms(self, tree: Path) -> None:

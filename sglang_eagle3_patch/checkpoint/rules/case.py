@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -133,17 +133,29 @@ class Case:
                 return self.engine.targets[name]
         return None
 
-    @property
+    @cached_property
     def lent_class(self) -> TargetClass | None:
-        """What the target can do with the plugin, which lends a wrapper its language model's
-        methods; None where that isn't known."""
+        """What the target can do with the plugin, which lends a wrapper the methods of its language
+        model that it lacks; None where its own class isn't known.
+
+        The class of the language model is the one that the source names, else the config's.
+        """
         own = self.target_class
-        if own is None or self.target is None or not self.target.wraps_a_language_model:
+        if own is None or not own.holds_language_model:
             return own
-        if own.captures and own.gives_embed_and_head and own.takes_embed_and_head:
-            return own
-        known = (self.engine.targets.get(name) for name in self.target.text_architectures)
-        return next((found for found in known if found is not None), None)
+        stated = self.target.text_architectures if self.target else ()
+        named = (own.language_model,) if own.language_model else stated
+        inner = next(
+            (self.engine.targets[name] for name in named if name in self.engine.targets),
+            TargetClass(None, None, None),
+        )
+        setter = own if own.captures else inner
+        return replace(
+            setter,
+            captures=own.captures or inner.captures,
+            gives_embed_and_head=own.gives_embed_and_head or inner.gives_embed_and_head,
+            takes_embed_and_head=own.takes_embed_and_head or inner.takes_embed_and_head,
+        )
 
     def asked(self, *names: str) -> bool:
         """Whether the config that the plugin hands on asks for a flag of these names."""

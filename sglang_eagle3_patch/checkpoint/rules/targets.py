@@ -9,13 +9,13 @@ from sglang_eagle3_patch.checkpoint.rules.answers import (
     NO_TARGET,
     OK,
     Answer,
+    Outcome,
     mended_by,
     rule,
     unknown,
     wrong,
 )
 from sglang_eagle3_patch.checkpoint.rules.case import Case
-from sglang_eagle3_patch.facts.engine_facts import TargetClass
 
 _NEWER = "serve it with a release whose target class can"
 
@@ -43,22 +43,19 @@ def target_class(case: Case) -> Answer:
 def _lacks(case: Case, what: str, method: str) -> Answer:
     """Answer for a method that the class lacks; a wrapper is lent it by its language model."""
     assert case.target is not None
-    lent: TargetClass | None = case.lent_class
     name = case.target.architectures[0]
-    message = f"{name} of {case.release} has no {method}, without which it can't {what}"
-    if case.target.wraps_a_language_model and (lent is None or lent is case.target_class):
-        return wrong(
-            message,
-            "serve it with the plugin: if its language model can, the wrapper is lent the method",
-            stock="refuses",
-            plugin="unknown",
-        )
-    can = lent is not None and lent is not case.target_class and bool(getattr(lent, _FACT[method]))
+    can = getattr(case.lent_class, _FACT[method])
+    remedies: Mapping[bool | None, str] = {
+        True: mended_by(case, "wrapper-capture", _NEWER),
+        None: "serve it with the plugin: if its language model can, the wrapper is lent the method",
+        False: _NEWER,
+    }
+    outcomes: Mapping[bool | None, Outcome] = {True: "serves", None: "unknown", False: "refuses"}
     return wrong(
-        message,
-        mended_by(case, "wrapper-capture", _NEWER) if can else _NEWER,
+        f"{name} of {case.release} has no {method}, without which it can't {what}",
+        remedies[can],
         stock="refuses",
-        plugin="serves" if can else "refuses",
+        plugin=outcomes[can],
         architecture=name,
     )
 
