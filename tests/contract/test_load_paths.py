@@ -214,18 +214,24 @@ class TestRevisions:
         assert local_folder(hub_draft, "three") is None
 
 
-def resolved(draft: Path, **more: Any) -> Any:
-    """The arguments of a launch as SGLang resolves them."""
-    from sglang.srt.arg_groups.overrides import resolving_view
+def launch(draft: Path, **more: Any) -> Any:
+    """The arguments of a launch."""
     from sglang.srt.server_args import ServerArgs
 
-    arguments = ServerArgs(
+    return ServerArgs(
         model_path=str(forms.TARGET),
         device="cpu",
         trust_remote_code=True,
         speculative_draft_model_path=str(draft),
         **{"speculative_algorithm": "EAGLE3", **CHAIN, **more},
     )
+
+
+def resolved(draft: Path, **more: Any) -> Any:
+    """The arguments of a launch as SGLang resolves them."""
+    from sglang.srt.arg_groups.overrides import resolving_view
+
+    arguments = launch(draft, **more)
     arguments.resolve_once()
     return resolving_view(arguments)
 
@@ -294,6 +300,15 @@ class TestInheritedQuantisation:
         assert caplog.text == ""
 
 
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128}
+COMPUTATION = {"rope_scaling": YARN, "rms_norm_eps": 1e-2, "index_topk": 8, "head_dim": 32}
+
+
+def computed(config: Any) -> tuple[float, str | None]:
+    """What the overrides would change, as a config has it."""
+    return config.rms_norm_eps, (config.rope_scaling or {}).get("rope_type")
+
+
 class TestOverrides:
     """`--json-model-override-args`, written over the target's config and the draft's alike."""
 
@@ -326,12 +341,45 @@ class TestOverrides:
         assert "SGLANG_EAGLE3_PATCH=-load-paths" in str(refusal.value)
 
     @pytest.mark.usefixtures("plugin")
-    def test_another_computation_is_told_once(
+    def test_another_computation_is_kept_from_the_draft_and_told_once(
         self, native_draft: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
-        overrides = {"rope_theta": 5e6, "rms_norm_eps": 1e-2, "index_topk": 8, "head_dim": 32}
-        resolved(native_draft, json_model_override_args=json.dumps(overrides))
-        assert caplog.text.count("changes what it computes: rms_norm_eps, rope_theta.") == 1
+        from sglang.srt.configs.model_config import ModelConfig
+
+        arguments = launch(native_draft, json_model_override_args=json.dumps(COMPUTATION))
+        arguments.resolve_once()
+        assert caplog.text.count("change what it computes: rms_norm_eps, rope_scaling;") == 1
+        own = ModelConfig(str(native_draft), is_draft_model=True).hf_config
+        served = ModelConfig.from_server_args(
+            arguments, model_path=str(native_draft), is_draft_model=True
+        ).hf_config
+        assert computed(served) == computed(own)
+        assert served.index_topk == 8
+        target = ModelConfig.from_server_args(arguments).hf_config
+        assert computed(target) == (1e-2, "yarn")
+
+    @pytest.mark.usefixtures("rank")
+    def test_stock_lets_the_draft_compute_by_them(self, native_draft: Path) -> None:
+        from sglang.srt.configs.model_config import ModelConfig
+
+        arguments = launch(native_draft, json_model_override_args=json.dumps(COMPUTATION))
+        arguments.resolve_once()
+        served = ModelConfig.from_server_args(
+            arguments, model_path=str(native_draft), is_draft_model=True
+        ).hf_config
+        assert computed(served) == (1e-2, "yarn")
+
+    @pytest.mark.usefixtures("plugin")
+    def test_a_draft_of_another_kind_is_left_alone(self, tmp_path: Path) -> None:
+        from sglang.srt.configs.model_config import ModelConfig
+
+        tensors, config = forms.native()
+        config |= {"architectures": ["LlamaForCausalLM"]}
+        draft = forms.write(tmp_path / "draft", tensors, config)
+        served = ModelConfig(
+            str(draft), model_override_args=json.dumps(COMPUTATION), is_draft_model=True
+        ).hf_config
+        assert served.rms_norm_eps == 1e-2
 
     @pytest.mark.usefixtures("plugin")
     def test_what_the_draft_does_not_read_is_no_matter(

@@ -244,10 +244,29 @@ def test_configs_of_other_drafts_pass_as_they_are(reader: Any, draft: Any) -> No
     assert repr(result) == before
 
 
+@pytest.mark.parametrize("is_draft", [True, False])
+@pytest.mark.parametrize("draft", [other_drafts.standalone, other_drafts.dflash])
+def test_overrides_reach_other_models_as_they_are(
+    draft: Any, is_draft: bool, tmp_path: Path
+) -> None:
+    folder = str(forms.write(tmp_path / "draft", *draft()))
+    overrides = '{"rope_theta": 7.0}'
+    given: list[Any] = []
+
+    def stock(
+        model_path: str, model_override_args: str = "{}", is_draft_model: bool = False
+    ) -> None:
+        given.append((model_path, model_override_args, is_draft_model))
+
+    load_paths.draft_config_init(stock, None, (folder, overrides), {"is_draft_model": is_draft})
+    assert given == [(folder, overrides, is_draft)]
+
+
 def test_every_hook_that_can_do_harm_is_judged_here() -> None:
     judged = {
         *JUDGED,
         *CONFIG_READERS,
+        load_paths.draft_config_init,  # above
         fc_guard.replay_draft_extend,
         kimi_capture.after_init,  # lends what a class lacks, and overwrites nothing
     }

@@ -53,8 +53,8 @@ def algorithm(case: Case) -> Answer:
     return wrong(
         f"--speculative-algorithm {asked} does not run an EAGLE-3 draft",
         "start with " + " ".join(_EAGLE3),
-        stock="refuses",
-        plugin="refuses",
+        stock="unknown",
+        plugin="unknown",
         arguments=_EAGLE3,
         algorithm=asked,
     )
@@ -158,10 +158,13 @@ def structure(case: Case) -> Answer:
     changed = _changed(case, STRUCTURE)
     if not changed:
         return OK
+    layers, chosen = changed.get("num_hidden_layers", 1), case.draft_class
+    one_layer = chosen is not None and chosen.several_layers is False
+    refuses = bool(SHAPES & changed.keys()) or (one_layer and layers != 1)
     return wrong(
         f"--json-model-override-args is written over the draft's config too: {json.dumps(changed)}",
         "put what is meant for the target into the target's config.json",
-        stock="degraded" if SHAPES.isdisjoint(changed) else "refuses",
+        stock="refuses" if refuses else "degraded",
         plugin="refuses",
         overrides=changed,
     )
@@ -173,7 +176,8 @@ def computation(case: Case) -> Answer:
 
     Cause: the argument is written over the configs of target and draft alike.
 
-    Remedy: put what is meant for the target into the target's config.json.
+    Remedy: put what is meant for the target into the target's config.json; the plugin keeps it
+    from the draft.
     """
     # A config of transformers 5 has its theta in rope_parameters, and SGLang takes it from there.
     unread = frozenset() if case.reads_old_rope else frozenset({"rope_theta"})
@@ -182,9 +186,11 @@ def computation(case: Case) -> Answer:
         return OK
     return wrong(
         f"--json-model-override-args is written over the draft's config too: {json.dumps(changed)}",
-        "put what is meant for the target into the target's config.json",
+        mended_by(
+            case, "load-paths", "put what is meant for the target into the target's config.json"
+        ),
         stock="degraded",
-        plugin="degraded",
+        plugin="serves",
         overrides=changed,
     )
 

@@ -48,15 +48,19 @@ def with_hub_headers(spec: DraftSpec, name: str, revision: str | None) -> DraftS
 
 
 def read_config_of(server_args: Any, asker: str) -> dict[str, Any] | None:
-    """Return the config of the draft that `ServerArgs` name, as transformers reads it with every
-    hook; None when it can't be read: SGLang reads it next, and its error is the user's.
+    """Return the config of the draft that `ServerArgs` name, as `read_config` does."""
+    revision = getattr(server_args, "speculative_draft_model_revision", None)
+    return read_config(server_args.speculative_draft_model_path, revision, asker)
+
+
+def read_config(draft: str, revision: str | None, asker: str) -> dict[str, Any] | None:
+    """Return a draft's config, as transformers reads it with every hook; None when it can't be
+    read: SGLang reads it next, and its error is the user's.
 
     Raises `DraftError` when a patch refuses the config.
     """
     from transformers import PretrainedConfig
 
-    draft = server_args.speculative_draft_model_path
-    revision = getattr(server_args, "speculative_draft_model_revision", None)
     config: dict[str, Any]
     try:
         config, _ = PretrainedConfig.get_config_dict(draft, revision=revision)
