@@ -106,15 +106,24 @@ ONLY_VALUES: Mapping[str, Any] = {
 # A name that begins with `_` is nobody's setting.
 _STRUCTURAL = re.compile(
     r"^(?!_).*"
-    r"(norm|residual|scale|bias|proj|rope|attn|attention|gate|mlp|fc|layer|parallel|draft|moe)"
+    r"(norm|residual|scal|multipl|softcap|clip|bias|proj|rope|rotary|alibi|attn|attention|window"
+    r"|activation|gate|mlp|fc|layer|embed|parallel|draft|moe)"
 )
+# Names of what EAGLE-3's layer has, which such a key turns off: `use_residual: false`.
+_PARTS = """
+apply attention attn causal connection decoder emb embed embedding embeddings enable enabled fc
+final has head hidden input last layer layernorm mlp norm output position positional positions post
+pre proj projection residual residuals rms rmsnorm rope rotary self skip state states use with
+"""
+_PART_WORDS = frozenset(_PARTS.split())
 
 
 def never_computed(config: Mapping[str, Any]) -> tuple[str, ...]:
     """Return what a raw config asks for and no SGLang release computes, as `key: value`.
 
     That is a known key with another value than the only one that will do, and a key that nobody
-    knows, whose name speaks of the layer's structure and whose value says something. No table of
+    knows, whose name speaks of the layer's structure and whose value says something: of those that
+    are off, which most extras are, that names nothing but what the layer has. No table of
     bookkeeping keys is ever whole, so that the others pass: weights are accounted for anyway.
     """
     found = []
@@ -123,8 +132,9 @@ def never_computed(config: Mapping[str, Any]) -> tuple[str, ...]:
         if value is not None and value != only:
             found.append(f"{dotted}: {value!r}")
     for dotted in unknown_keys(config):
-        value = _value(config, dotted)
-        if value and _STRUCTURAL.search(dotted.rpartition(".")[2]):
+        value, name = _value(config, dotted), dotted.rpartition(".")[2]
+        turned_off = value is False and _PART_WORDS.issuperset(name.split("_"))
+        if _STRUCTURAL.search(name) and (value or turned_off):
             found.append(f"{dotted}: {value!r}")
     return tuple(found)
 

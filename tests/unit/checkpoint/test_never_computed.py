@@ -42,6 +42,14 @@ BOOKKEEPING: dict[str, dict[str, Any]] = {
     "llama4_text": {"attention_chunk_size": 8192, "attn_scale": 0.1, "moe_layers": [0]},
     "TorchSpec": {"_torchspec_version": "0.1"},
     "a tool of tomorrow": {"created_by": "somebody", "dataset": "x"},
+    "extras that are off": {
+        "attn_dropout": 0.0,
+        "attn_output_gate": False,
+        "mlp_only_layers": [],
+        "qk_layernorm": False,
+        "sandwich_norm": False,
+        "use_parallel_residual": False,
+    },
 }
 
 
@@ -56,6 +64,13 @@ def test_bookkeeping_passes(tool: str) -> None:
         {"parallel_drafting": True},
         {"residual_scale": 0.5},
         {"use_double_norm": True},
+        {"use_residual": False},
+        {"input_layernorm_enabled": False},
+        {"apply_rotary_emb": False},
+        {"embedding_multiplier": 12.0},
+        {"final_logit_softcapping": 30.0},
+        {"hidden_activation": "gelu"},
+        {"rotary_pct": 0.25},
         {"eagle_config": {"parallel_draft_step": 4}},
         {"eagle_config": {"extra_layers": 2}},
     ],
