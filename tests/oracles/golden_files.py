@@ -1,8 +1,9 @@
 """The golden files: one set of weights and inputs, and what real trainers' modules made of them.
 
 `shared.safetensors` holds the weights of the largest draft under canonical names, and the
-inputs, all in values that bfloat16 holds exactly. `<library>.json` holds, for each case, the
-config and the tensors' names as the library's own `save_pretrained` wrote them;
+inputs, all in values that bfloat16 holds exactly; `further.safetensors` an attention of the MLA
+kind and a head over the target's whole vocabulary, for the drafts that have these instead.
+`<library>.json` holds, for each case, the config and the tensors' names as the library wrote them;
 `<library>.safetensors` its logits `[3 steps, 5 rows, Vd]`, float32. A library's older versions
 are libraries of their own, named `<library>-<version>`.
 """
@@ -25,6 +26,14 @@ HIDDEN, INTERMEDIATE, HEADS, KV_HEADS, HEAD_DIM = 64, 96, 4, 2, 16
 VOCAB, DRAFT_VOCAB, AUX, LENGTH, STEPS = 320, 128, 3, 24, 3
 ROWS = (0, 5, 11, 17, 23)
 THETA, EPS, WINDOW = 50000.0, 1e-5, 4
+# All of them differ, so that a mix-up shows.
+MLA_SIZES = {
+    "q_lora_rank": 44,
+    "kv_lora_rank": 28,
+    "qk_nope_head_dim": 24,
+    "qk_rope_head_dim": 16,
+    "v_head_dim": 20,
+}
 _INPUTS = ("aux", "token_ids")
 
 
@@ -40,8 +49,8 @@ class Case:
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the draft's tensors under the names the library wrote."""
-        shared = load_file(FOLDER / "shared.safetensors")
-        return {name: shared[canonical_name(name)] for name in self.names}
+        weights = weights_for(self.config)
+        return {name: weights[canonical_name(name)] for name in self.names}
 
 
 def inputs() -> tuple[Tensor, Tensor]:
@@ -89,24 +98,56 @@ def shared_weights() -> dict[str, Tensor]:
     return {name: value for name, value in load_file(file).items() if name not in _INPUTS}
 
 
+def weights_for(config: dict[str, Any]) -> dict[str, Tensor]:
+    """Return the weights of a draft of this config; canonical names, bfloat16."""
+    file = FOLDER / "further.safetensors"
+    if not file.is_file():
+        save_file(_make_further(), file)
+    further = load_file(file)
+    whole_head = further.pop("lm_head.weight")
+    weights = shared_weights() | (further if "kv_lora_rank" in config else {})
+    if config.get("draft_vocab_size") == config.get("vocab_size"):
+        weights["lm_head.weight"] = whole_head
+    return weights
+
+
+def _matrix(rows: int, columns: int) -> Tensor:
+    return torch.randn(rows, columns) / columns**0.5
+
+
+def _gain(size: int) -> Tensor:
+    return 1 + 0.6 * (torch.rand(size) - 0.5)
+
+
+def _make_further() -> dict[str, Tensor]:
+    torch.manual_seed(21)
+    q_rank, kv_rank, nope, rope, value = MLA_SIZES.values()
+    attention = {
+        "q_a_proj": _matrix(q_rank, 2 * HIDDEN),
+        "q_a_layernorm": _gain(q_rank),
+        "q_b_proj": _matrix(HEADS * (nope + rope), q_rank) * 1.5,
+        "kv_a_proj_with_mqa": _matrix(kv_rank + rope, 2 * HIDDEN) * 1.5,
+        "kv_a_layernorm": _gain(kv_rank),
+        "kv_b_proj": _matrix(HEADS * (nope + value), kv_rank) * 1.5,
+        "o_proj": _matrix(HIDDEN, HEADS * value) * 1.5,
+    }
+    further = {f"layers.0.self_attn.{name}.weight": x for name, x in attention.items()}
+    further["lm_head.weight"] = _matrix(VOCAB, HIDDEN)
+    return {name: value.bfloat16() for name, value in further.items()}
+
+
 def _make_shared() -> dict[str, Tensor]:
     """Gains are 1 +- 0.3 and the aux blocks differ in size, so that no mix-up cancels out."""
     torch.manual_seed(20)
 
-    def matrix(rows: int, columns: int) -> Tensor:
-        return torch.randn(rows, columns) / columns**0.5
-
-    def gain(size: int) -> Tensor:
-        return 1 + 0.6 * (torch.rand(size) - 0.5)
-
     shared = {
         "embed_tokens": torch.randn(VOCAB, HIDDEN),
-        "fc": matrix(HIDDEN, AUX * HIDDEN) * 3,
-        "norm": gain(HIDDEN),
-        "input_norm": gain(AUX * HIDDEN),
-        "lm_head": matrix(DRAFT_VOCAB, HIDDEN),
-        **{f"fc_norm.{aux}": gain(HIDDEN) for aux in range(AUX)},
-        "layers.0.hidden_norm": gain(HIDDEN),
+        "fc": _matrix(HIDDEN, AUX * HIDDEN) * 3,
+        "norm": _gain(HIDDEN),
+        "input_norm": _gain(AUX * HIDDEN),
+        "lm_head": _matrix(DRAFT_VOCAB, HIDDEN),
+        **{f"fc_norm.{aux}": _gain(HIDDEN) for aux in range(AUX)},
+        "layers.0.hidden_norm": _gain(HIDDEN),
     }
     biases = {}
     for layer, width in (("layers.0", 2 * HIDDEN), ("layers.1", HIDDEN)):
@@ -120,12 +161,12 @@ def _make_shared() -> dict[str, Tensor]:
             "mlp.down_proj": (HIDDEN, INTERMEDIATE),
         }
         for name, size in sizes.items():
-            shared[f"{layer}.{name}"] = matrix(*size) * 1.5
+            shared[f"{layer}.{name}"] = _matrix(*size) * 1.5
             biases[f"{layer}.{name}.bias"] = torch.randn(size[0]) / 2
         for norm in ("input_layernorm", "post_attention_layernorm"):
-            shared[f"{layer}.{norm}"] = gain(HIDDEN)
+            shared[f"{layer}.{norm}"] = _gain(HIDDEN)
         for part in "qk":
-            shared[f"{layer}.self_attn.{part}_norm"] = gain(HEAD_DIM)
+            shared[f"{layer}.self_attn.{part}_norm"] = _gain(HEAD_DIM)
     targets = torch.randperm(VOCAB)[:DRAFT_VOCAB].sort().values
     scale = torch.tensor([0.5, 1.0, 3.0]).repeat_interleave(HIDDEN)
     floats = {
@@ -154,20 +195,23 @@ def padded_inputs(rows: int = LENGTH + STEPS) -> tuple[Tensor, Tensor]:
     return aux[None], torch.cat([following, following.new_zeros(rows - len(following))])[None]
 
 
-def load_shared(model: torch.nn.Module) -> None:
-    """Load the shared weights into a trainer's draft, every parameter and buffer that it saves."""
-    weights = shared_weights()
+def load_shared(model: torch.nn.Module, weights: dict[str, Tensor] | None = None) -> None:
+    """Load the shared weights into a trainer's draft, every parameter and buffer that it saves.
+
+    `weights` are others, of `weights_for`.
+    """
+    weights = shared_weights() if weights is None else weights
     for name, value in model.state_dict().items():
         if not name.startswith("verifier_"):
             value.copy_(weights[canonical_name(name)])
 
 
 def saved_case(library: str, name: str, folder: Path, logits: list[Tensor]) -> Case:
-    """Return the case that a library saved to `folder`, checked to hold the shared weights."""
+    """Return the case that a library saved to `folder`, checked to hold the loaded weights."""
     saved = load_file(folder / "model.safetensors")
-    shared = shared_weights()
-    for tensor, value in saved.items():
-        assert torch.equal(value, shared[canonical_name(tensor)].to(value.dtype)), tensor
     config = json.loads((folder / "config.json").read_text())
+    weights = weights_for(config)
+    for tensor, value in saved.items():
+        assert torch.equal(value, weights[canonical_name(tensor)].to(value.dtype)), tensor
     kept = torch.stack([step[0, list(ROWS)] for step in logits])
     return Case(library, name, config, tuple(sorted(saved)), kept)

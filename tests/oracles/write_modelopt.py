@@ -53,8 +53,11 @@ YARN = {
     "factor": 4.0,
     "original_max_position_embeddings": 64,
 }
+# By default its export writes a yarn that nothing was trained with for plain rope.
+AS_TRAINED = {"eagle_export_rope_scaling": {}}
 CASES: dict[str, dict[str, Any]] = {
     "plain": {},
+    "default export": {},
     "two-layers": {"num_hidden_layers": 2},
     "yarn": {"rope_scaling": YARN},
 }
@@ -72,8 +75,7 @@ def case(name: str, changes: dict[str, Any], folder: Path) -> golden.Case:
                 "eagle_architecture_config": {**DRAFT, **changes},
                 "eagle_ttt_steps": golden.STEPS,
                 "eagle_use_torch_compile": False,
-                # By default a yarn that nothing was trained with is written for plain rope.
-                "eagle_export_rope_scaling": {},
+                **({} if name == "default export" else AS_TRAINED),
             },
         },
     )
