@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -63,7 +64,9 @@ VARIABLES = (
         name=f"{PREFIX}_OPTIONS",
         default="unset",
         meaning="`key=value,…`; keys: `aux_layers=2:30:58` names the target layers whose inputs "
-        "the draft was trained on; `trace_requests=1` has the trace name requests; `trace_mb=256` "
+        "the draft was trained on; `rope_theta=10000` is the theta it was trained with, whatever "
+        "its config says, and `rope_scaling=stated` keeps a scaling that the draft wasn't trained "
+        "with; `trace_requests=1` has the trace name requests; `trace_mb=256` "
         "and `trace_files=4` bound it; `alarm_steps=200` is how many verify steps it takes to "
         "warn that nothing is accepted, `0`: never; `stall_s=300` is the variable above, which "
         "wins",
@@ -111,6 +114,8 @@ class Settings:
     accept_log: str = "interval"
     trace: str | None = None
     aux_layers: tuple[int, ...] | None = None
+    rope_theta: float | None = None
+    rope_scaling: str = "trained"
     trace_requests: bool = False
     trace_mb: int = 256
     trace_files: int = 4
@@ -173,6 +178,19 @@ def _layers(value: str) -> tuple[int, ...]:
     return layers
 
 
+def _theta(value: str) -> float:
+    theta = float(value)
+    if not 1 < theta < math.inf:
+        raise ValueError
+    return theta
+
+
+def _rope_scaling(value: str) -> str:
+    if value not in ("trained", "stated"):
+        raise ValueError
+    return value
+
+
 def _at_least(least: int) -> Callable[[str], int]:
     def parse(value: str) -> int:
         number = int(value)
@@ -190,6 +208,8 @@ def _on_or_off(value: str) -> bool:
 # Each key: how its value is read, what it must be, and an example.
 _OPTIONS: dict[str, tuple[Callable[[str], Any], str, str]] = {
     "aux_layers": (_layers, "an ascending list of layers", "2:30:58"),
+    "rope_theta": (_theta, "a number above 1", "10000"),
+    "rope_scaling": (_rope_scaling, "trained or stated", "stated"),
     "trace_requests": (_on_or_off, "0 or 1", "1"),
     "trace_mb": (_at_least(1), "a number of megabytes", "256"),
     "trace_files": (_at_least(1), "a number of files", "4"),

@@ -115,21 +115,55 @@ class Rope:
         return default if self.scaling.get(key) is None else self._stated(key)
 
 
-def stated_rope(layer: Mapping[str, Any]) -> Rope:
+def stated_rope(layer: Mapping[str, Any], *, old: bool = False) -> Rope:
     """Return the rope of the part of a config that describes the decoder layer.
 
-    transformers 5 writes `rope_parameters` and, reading a file with both, heeds it; 4 writes
-    `rope_theta` and `rope_scaling`.
+    As transformers 5 reads it, or 4 when `old`. Both heed `rope_scaling` first; 5 then heeds
+    `rope_parameters`. The theta of that mapping is 5's, which takes `rope_theta` from the top where
+    the mapping has none, as 4 always does.
     """
-    parameters, scaling = layer.get("rope_parameters"), layer.get("rope_scaling")
-    if isinstance(parameters, Mapping) and parameters:
-        stated = {**parameters}
-    else:
-        stated = {**scaling} if isinstance(scaling, Mapping) else {}
-    theta = stated.pop("rope_theta", layer.get("rope_theta"))
+    stated = _parameters(layer, old)
+    theta = stated.pop("rope_theta", None)
+    if theta is None or old:
+        theta = layer.get("rope_theta")
     partial = stated.pop("partial_rotary_factor", layer.get("partial_rotary_factor"))
     plain = stated.get("rope_type", stated.get("type", "default")) == "default"
     return Rope(_number(theta), {} if plain else stated, _number(partial))
+
+
+def stated_in_both_schemas(layer: Mapping[str, Any], theta: float) -> dict[str, Any]:
+    """Return the keys that state the rope of `layer`, with this theta, to either transformers.
+
+    That is `rope_theta` and `rope_parameters`, `rope_scaling` unless the rope is plain, and
+    `partial_rotary_factor` where there is one: SGLang looks for it at the top.
+    """
+    stated = {key: value for key, value in _parameters(layer, False).items() if value is not None}
+    stated.pop("rope_theta", None)
+    partial = stated.pop("partial_rotary_factor", layer.get("partial_rotary_factor"))
+    kind = stated.get("rope_type", stated.get("type", "default"))
+    rope: dict[str, Any] = {
+        "rope_theta": theta,
+        "rope_parameters": {"rope_theta": theta, **stated, "rope_type": kind},
+    }
+    if kind != "default" or stated.keys() - {"rope_type", "type"}:
+        rope["rope_scaling"] = {**stated, "rope_type": kind}
+    if partial is not None:
+        rope["rope_parameters"]["partial_rotary_factor"] = partial
+        rope["partial_rotary_factor"] = partial
+    return rope
+
+
+def is_by_layer(layer: Mapping[str, Any]) -> bool:
+    """Whether the rope is stated for each type of layer by itself, which drafts don't have."""
+    return any(isinstance(value, Mapping) for value in _parameters(layer, False).values())
+
+
+def _parameters(layer: Mapping[str, Any], old: bool) -> dict[str, Any]:
+    for key in ("rope_scaling",) if old else ("rope_scaling", "rope_parameters"):
+        stated = layer.get(key)
+        if isinstance(stated, Mapping) and stated:
+            return {**stated}
+    return {}
 
 
 def _mscale(factor: float, mscale: float) -> float:

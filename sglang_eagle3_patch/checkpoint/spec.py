@@ -16,8 +16,9 @@ from sglang_eagle3_patch.checkpoint.flags import DraftFlags, draft_flags
 from sglang_eagle3_patch.checkpoint.header import CheckpointUnreadable, TensorHeader, read_folder
 from sglang_eagle3_patch.checkpoint.layouts import canonical_name, is_known
 from sglang_eagle3_patch.checkpoint.producers import Producer, recognise
-from sglang_eagle3_patch.checkpoint.rope import Rope, stated_rope
+from sglang_eagle3_patch.checkpoint.rope import Rope
 from sglang_eagle3_patch.checkpoint.sizes import DraftSizes, shaped_sizes, stated_sizes
+from sglang_eagle3_patch.checkpoint.trained_rope import NOTHING_TOLD, ToldRope, TrainedRope, resolve
 
 # A draft of one layer with 384 packed experts has 3 500; its target, 208 000.
 _MOST_TENSORS = 20_000
@@ -28,13 +29,15 @@ class DraftSpec:
     """One draft checkpoint.
 
     `config` is as written, `tensors` are under canonical names, `names` maps each name as written
-    to its canonical one. All the rest is read off these; None is "not stated", never a guess.
+    to its canonical one. `told_rope` is the user's own word on its rope. All the rest is
+    read off these; None is "not stated", never a guess.
     """
 
     folder: Path
     config: Mapping[str, Any]
     tensors: Mapping[str, TensorHeader]
     names: Mapping[str, str] = field(default_factory=dict)
+    told_rope: ToldRope = NOTHING_TOLD
 
     @classmethod
     def read(cls, folder: Path) -> DraftSpec:
@@ -121,9 +124,14 @@ class DraftSpec:
         return self.shaped_sizes.or_else(self.stated_sizes)
 
     @property
+    def trained_rope(self) -> TrainedRope:
+        """The rotary positions that it was trained with, and who says so."""
+        return resolve(self.layer_config, self.producer, self.told_rope)
+
+    @property
     def rope(self) -> Rope:
-        """The rotary positions that the config states."""
-        return stated_rope(self.layer_config)
+        """The rotary positions that it was trained with."""
+        return self.trained_rope.rope
 
     @property
     def norm_eps(self) -> float | None:

@@ -18,6 +18,7 @@ from typing import Any
 from sglang_eagle3_patch.checkpoint.json_file import printable
 from sglang_eagle3_patch.checkpoint.launch import LaunchArguments
 from sglang_eagle3_patch.checkpoint.rules import Case, Judgement, judge_case
+from sglang_eagle3_patch.checkpoint.trained_rope import ToldRope
 from sglang_eagle3_patch.commands.doctor_fork import perhaps_known
 from sglang_eagle3_patch.commands.doctor_inputs import (
     CannotJudge,
@@ -123,14 +124,15 @@ def read_case(
     launch = LaunchArguments.parse(
         with_config_file(launch_arguments), engine.launch.speculative_flags, environment=os.environ
     )
+    settings = _settings()
     if launch.aux_layers is None:
-        launch = _with_option(launch)
+        launch = replace(launch, aux_layers=settings.aux_layers)
     found = find_draft(draft, launch.draft_revision)
     # The revision of the launch is that of the launch's own target.
     revision = None if target else launch.revision
     target = target or launch.model_path
     case = Case(
-        found.spec,
+        replace(found.spec, told_rope=ToldRope.of(settings)),
         find_target(target, revision) if target else None,
         engine,
         launch,
@@ -156,10 +158,10 @@ def judged(case: Case) -> Judgement:
         ) from error
 
 
-def _with_option(launch: LaunchArguments) -> LaunchArguments:
-    """The plugin's own option names the draft's layers for every launch of this environment."""
+def _settings() -> Settings:
+    """The plugin's own options hold for every launch of this environment."""
     try:
-        return replace(launch, aux_layers=Settings.from_environment().aux_layers)
+        return Settings.from_environment()
     except SettingsError as error:
         raise CannotJudge(str(error)) from error
 

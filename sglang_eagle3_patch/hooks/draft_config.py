@@ -5,16 +5,16 @@ nested), and its draft classes ignore flags they don't implement: the draft then
 something else than was trained, without a word.
 Where: `PretrainedConfig.get_config_dict`, through which transformers and SGLang read every
 `config.json`; `__init__` of both draft classes, where it is known what the class can compute.
-How: a speculators EAGLE-3 config is translated in memory, the rope of any EAGLE-3 config is stated
-in both forms that transformers has had; everything else passes untouched. After construction, each
-flag of the config is compared with what the model has, draft-forward's pieces included.
+How: a speculators EAGLE-3 config is translated in memory; everything else passes untouched. After
+construction, each flag of the config is compared with what the model has, draft-forward's pieces
+included.
 When it can go: when upstream reads speculators configs and refuses flags it ignores.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from sglang_eagle3_patch.checkpoint.config import (
@@ -67,7 +67,7 @@ def get_config_dict(
             "nothing to the draft",
         )
     if not is_speculators(config):
-        return (with_older_rope(config), *result[1:])
+        return result
     try:
         return (from_speculators(as_llama(config)), *result[1:])
     except ConfigNotUnderstood as error:
@@ -76,28 +76,6 @@ def get_config_dict(
             f"the config of the draft {path} can't be read: {error}",
             "train or convert the draft with a llama layer",
         ) from error
-
-
-def with_older_rope(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a config whose rope transformers 4 understands too: it reads `rope_theta` and
-    `rope_scaling`, and files that version 5 wrote have neither. `partial_rotary_factor` SGLang
-    looks for at the top alone."""
-    parameters = config.get("rope_parameters")
-    if not isinstance(parameters, Mapping) or "rope_theta" not in parameters:
-        return dict(config)
-    older: dict[str, Any] = {"rope_theta": parameters["rope_theta"]}
-    if "partial_rotary_factor" in parameters:
-        older["partial_rotary_factor"] = parameters["partial_rotary_factor"]
-    scaling = {
-        key: value
-        for key, value in parameters.items()
-        if key not in ("rope_theta", "partial_rotary_factor")
-    }
-    if scaling.keys() - {"rope_type"} or scaling.get("rope_type", "default") != "default":
-        older["rope_scaling"] = scaling
-    # What the file itself states goes before; null states nothing.
-    stated = {key for key in older if config.get(key) is not None}
-    return {**config, **{key: older[key] for key in older.keys() - stated}}
 
 
 def draft_init(
@@ -216,6 +194,7 @@ PATCH = Patch(
     upstream="https://github.com/sgl-project/sglang/issues/33966",
     remove_when="a speculators config loads and a flag the class lacks is an error",
     risk=Risk.NUMERICS,
-    # What draft-forward put into the model is no longer ignored.
-    after=("draft-forward",),
+    # What draft-forward put into the model is no longer ignored; draft-rope reads the config as it
+    # was written.
+    after=("draft-forward", "draft-rope"),
 )

@@ -9,8 +9,10 @@ from typing import Any
 
 from sglang_eagle3_patch.checkpoint.header import CheckpointUnreadable
 from sglang_eagle3_patch.checkpoint.spec import DraftSpec
+from sglang_eagle3_patch.checkpoint.trained_rope import ToldRope
 from sglang_eagle3_patch.parity.checkpoints import draft_tensors, random_target, target_tensors
 from sglang_eagle3_patch.parity.sglang_draft import SglangDraft
+from sglang_eagle3_patch.settings import Settings
 
 # Of the largest reference value. Measured agreement of float32 on a CPU is below 2e-6; the
 # smallest error of a misread draft (a norm left out at constant weights) is above 1e-2.
@@ -72,6 +74,7 @@ def compare_draft(
     from sglang_eagle3_patch.reference import ReferenceDraft
 
     spec, tensors = DraftSpec.read(folder), draft_tensors(folder)
+    spec = replace(spec, told_rope=ToldRope.of(Settings.from_environment()))
     fc, vocab = spec.tensors.get("fc.weight"), spec.sizes.vocab
     if fc is None or vocab is None:
         raise CheckpointUnreadable(

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import sglang_eagle3_patch
+from sglang_eagle3_patch.checkpoint.producers import UNKNOWN
+from sglang_eagle3_patch.checkpoint.spec import DraftSpec
+from sglang_eagle3_patch.checkpoint.trained_rope import resolve
 from sglang_eagle3_patch.errors import DraftError
-from sglang_eagle3_patch.hooks.draft_config import with_older_rope
+from sglang_eagle3_patch.hooks import draft_rope
+from sglang_eagle3_patch.hooks.draft_rope import with_trained_rope
+from sglang_eagle3_patch.hooks.parts import local_draft
 from sglang_eagle3_patch.settings import PREFIX
 from tests.contract.conftest import DraftFactory
 from tests.contract.drafts import mla_config
 from tests.cpu_sglang.pair import forms
+from tests.unit.checkpoint import drafts as producers
 
 MakeConfig = Callable[[dict[str, Any]], Any]
 
@@ -77,7 +84,7 @@ class TestSpeculatorsConfig:
 
 
 @pytest.mark.parametrize(
-    ("parameters", "older"),
+    ("stated", "changes"),
     [
         ({"rope_theta": 5e4, "rope_type": "default"}, {"rope_theta": 5e4}),
         (
@@ -88,12 +95,130 @@ class TestSpeculatorsConfig:
     ],
 )
 def test_a_native_config_states_its_rope_for_transformers_4_too(
-    parameters: dict[str, Any], older: dict[str, Any]
+    stated: dict[str, Any], changes: dict[str, Any]
 ) -> None:
-    # transformers 4 is not in this environment; test_draft_forward runs where it is (0.5.9).
-    config = {"rope_parameters": parameters, "rope_scaling": None}
-    assert with_older_rope(config) == {**config, **older}
-    assert with_older_rope({**config, "rope_theta": 1e6})["rope_theta"] == 1e6
+    # transformers 4 is not in this environment; the cells of fidelity run where it is (0.5.9).
+    config = {"rope_parameters": stated, "rope_scaling": None}
+    assert with_trained_rope(config, resolve(config, UNKNOWN)) == {**config, **changes}
+
+
+def test_scaling_without_a_theta_goes_with_the_theta_beside_it() -> None:
+    linear = {"rope_type": "linear", "factor": 2.0}
+    config = {"rope_theta": 1e6, "rope_parameters": linear}
+    assert with_trained_rope(config, resolve(config, UNKNOWN)) == {
+        "rope_theta": 1e6,
+        "rope_parameters": {"rope_theta": 1e6, **linear},
+        "rope_scaling": linear,
+    }
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"rope_theta": 1e6},
+        {"rope_theta": 1e6, "rope_scaling": {"type": "linear", "factor": 2.0}},
+        {"rope_theta": 1e6, "rope_scaling": {"rope_type": "default", "rope_theta": 1e6}},
+        {},
+    ],
+)
+def test_a_rope_that_both_versions_read_as_trained_is_left_alone(config: dict[str, Any]) -> None:
+    assert with_trained_rope(config, resolve(config, UNKNOWN)) == config
+
+
+ANGELSLIM = {**forms.sglang_config(), "target_model_type": "qwen3", "rope_theta": 1e6}
+TWO_THETAS = {**forms.sglang_config(), "rope_theta": 1e6, "rope_parameters": {"rope_theta": 5e4}}
+
+
+def base(draft: Any) -> float:
+    """The theta of the rope that SGLang has built."""
+    built: float = draft.model.layers[0].self_attn.rotary_emb.base
+    return built
+
+
+def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [r.getMessage() for r in caplog.records if "rope_theta" in r.getMessage()]
+
+
+def test_stock_serves_the_theta_that_the_trainer_ignored(make_draft: DraftFactory) -> None:
+    assert base(make_draft(ANGELSLIM)) == 1e6
+
+
+@pytest.mark.usefixtures("plugin")
+class TestTheta:
+    @pytest.mark.parametrize("form", ["rope_theta", "rope_parameters"])
+    def test_one_that_the_trainer_ignored_is_replaced(
+        self, make_draft: DraftFactory, caplog: pytest.LogCaptureFixture, form: str
+    ) -> None:
+        config = dict(ANGELSLIM)
+        if form == "rope_parameters":
+            config[form] = {"rope_theta": config.pop("rope_theta"), "rope_type": "default"}
+        draft = make_draft(config)
+        assert base(draft) == 10000.0
+        assert draft.config.rope_parameters["rope_theta"] == 10000.0
+        (said,) = warnings_of(caplog)
+        assert "is 1000000, and it is served with 10000: AngelSlim trains with" in said
+        assert "SGLANG_EAGLE3_PATCH_OPTIONS=rope_theta=1000000" in said
+
+    def test_one_that_the_trainer_may_have_ignored_stays(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        from sglang.srt.utils.hf_transformers_utils import get_config
+
+        tensors, config = forms.native()  # by its names SpecForge's
+        folder = forms.write(tmp_path / "draft", tensors, {**config, "rope_theta": 1e6})
+        for _ in range(2):
+            found = get_config(str(folder), trust_remote_code=False)
+            assert found.rope_parameters["rope_theta"] == 1e6
+        (said,) = warnings_of(caplog)
+        assert "is 1000000, which it is served with; SpecForge before November 2025" in said
+        assert "SGLANG_EAGLE3_PATCH_OPTIONS=rope_theta=10000" in said
+
+    def test_of_two_none_is_taken(self, make_config: MakeConfig) -> None:
+        with pytest.raises(DraftError, match="1000000 as rope_theta and 50000 in") as refusal:
+            make_config(TWO_THETAS)
+        assert "OPTIONS=rope_theta=1000000 or SGLANG_EAGLE3_PATCH_OPTIONS=rope_theta=50000" in str(
+            refusal.value
+        )
+
+    def test_of_two_in_a_speculators_config_none_is_taken(self, make_config: MakeConfig) -> None:
+        with pytest.raises(DraftError, match="1000000 as rope_theta and 50000 in"):
+            make_config(with_layer(rope_theta=1e6, rope_parameters={"rope_theta": 5e4}))
+
+    @pytest.mark.parametrize(
+        "config",
+        [
+            ANGELSLIM,
+            TWO_THETAS,
+            forms.sglang_config(),
+            with_layer(rope_theta=1e6, rope_parameters={"rope_theta": 5e4}),
+        ],
+    )
+    def test_the_users_word_goes_before_all(
+        self, make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch, config: dict[str, Any]
+    ) -> None:
+        monkeypatch.setenv(f"{PREFIX}_OPTIONS", "rope_theta=5e5")
+        assert make_config(config).rope_parameters["rope_theta"] == 5e5
+
+    def test_the_users_word_is_not_for_the_target(
+        self, make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv(f"{PREFIX}_OPTIONS", "rope_theta=5e5")
+        target = {**forms.sglang_config(), "architectures": ["LlamaForCausalLM"]}
+        assert make_config(target).rope_parameters["rope_theta"] == 10000.0
+
+    def test_what_the_hub_has_of_a_draft_tells_its_trainer(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        # The hub is a fake: its draft's config is here, and its weights are not yet.
+        _, config, headers = producers.WRITTEN["SpecForge"]
+        config = {**config, "rope_theta": 1e6}
+        spec = DraftSpec.of(config, {}, tmp_path)
+        monkeypatch.setattr(draft_rope, "read_draft", lambda *_: spec)
+        monkeypatch.setattr(local_draft, "hub_headers", lambda *_: headers)
+        found = draft_rope.trained_rope(config, "org/a-draft", None)
+        assert found.otherwise == 10000.0
+        (said,) = warnings_of(caplog)
+        assert "rope_theta of org/a-draft is 1000000" in said
 
 
 @pytest.fixture

@@ -54,6 +54,7 @@ def test_mla_is_deepseeks(scaling: str) -> None:
     attention.o_proj.weight = torch.nn.Parameter(tensors["layers.0.self_attn.o_proj.weight"])
 
     draft_config = {**raw, "rope_parameters": rope, "rms_norm_eps": golden.EPS}
+    del draft_config["rope_scaling"], draft_config["rope_theta"]
     embedding = torch.randn(drafts.VOCAB, drafts.HIDDEN)
     draft = ReferenceDraft.from_spec(spec_of(draft_config, tensors), tensors, embedding)
     record: Tensors = {}

@@ -38,13 +38,29 @@ def test_naming_both_kinds_is_an_error() -> None:
 def test_options_are_checked() -> None:
     settings = Settings.from_environment({f"{PREFIX}_OPTIONS": "aux_layers=2:30:58"})
     assert settings.aux_layers == (2, 30, 58)
+    settings = Settings.from_environment({f"{PREFIX}_OPTIONS": "rope_theta=5e5"})
+    assert settings.rope_theta == 500000.0
     settings = Settings.from_environment(
         {f"{PREFIX}_OPTIONS": "trace_requests=1, trace_mb=16,trace_files=2,alarm_steps=0"}
     )
     assert (settings.trace_requests, settings.trace_mb, settings.trace_files) == (True, 16, 2)
     assert settings.alarm_steps == 0
     wrong_layers = ("aux_layers=2:x", "aux_layers=5:4", "aux_layers=", "layers=1")
-    for wrong in (*wrong_layers, "trace_mb=0", "trace_files=x", "trace_requests=2", "alarm_steps"):
+    wrong_thetas = (
+        "rope_theta=1",
+        "rope_theta=x",
+        "rope_theta=",
+        "rope_theta=nan",
+        "rope_theta=inf",
+    )
+    for wrong in (
+        *wrong_layers,
+        *wrong_thetas,
+        "trace_mb=0",
+        "trace_files=x",
+        "trace_requests=2",
+        "alarm_steps",
+    ):
         with pytest.raises(SettingsError, match=r"Fix:"):
             Settings.from_environment({f"{PREFIX}_OPTIONS": wrong})
 

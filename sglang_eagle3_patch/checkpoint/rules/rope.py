@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from sglang_eagle3_patch.checkpoint.rope import DEFAULT_THETA, RopeUnavailable
+from sglang_eagle3_patch.checkpoint.rope import DEFAULT_THETA, RopeUnavailable, stated_rope
 from sglang_eagle3_patch.checkpoint.rules.answers import (
     NO_TARGET,
     OK,
@@ -16,10 +16,9 @@ from sglang_eagle3_patch.checkpoint.rules.answers import (
     wrong,
 )
 from sglang_eagle3_patch.checkpoint.rules.case import Case
+from sglang_eagle3_patch.checkpoint.trained_rope import shown
 
-_AS_TRAINED = "compare the accept length with rope_theta 10000 in its config.json"
-# Where a trainer ignores theta for scaled rope: of which drafts of each kind.
-_SCALED = {"linear": "all", "dynamic": "all", "yarn": "early"}
+_OPTION = "SGLANG_EAGLE3_PATCH_OPTIONS=rope_theta="
 
 
 @rule("E3-rope-newer-schema", "error")
@@ -31,45 +30,56 @@ def newer_schema(case: Case) -> Answer:
 
     Remedy: write both forms; the plugin does so in memory.
     """
-    config = case.stock_config or {}
-    rope = case.draft.rope
-    if not isinstance(config.get("rope_parameters"), Mapping) or not case.reads_old_rope:
+    config, trained = case.stock_config, case.draft.trained_rope
+    if config is None or not case.reads_old_rope:
         return OK
-    lost = rope.theta not in (None, DEFAULT_THETA) and config.get("rope_theta") is None
-    if not lost and not (rope.scaling and not config.get("rope_scaling")):
+    kind, lost = trained.rope.kind, []
+    if trained.is_stated and trained.conflict is None and _theta_read(case) != trained.theta:
+        lost.append(f"theta {shown(trained.theta)}")
+    if trained.rope.scaling and not config.get("rope_scaling"):
+        lost.append(f"{kind} rope")
+    if not lost:
         return OK
     return wrong(
-        f"rope (theta {rope.theta:g}, {rope.kind}) is stated in rope_parameters alone, which "
-        f"{case.release} does not read"
-        if rope.theta is not None
-        else f"{rope.kind} rope is stated in rope_parameters alone",
-        mended_by(case, "draft-config", "write rope_theta and rope_scaling into its config.json"),
+        f"{' and '.join(lost)}: stated in rope_parameters alone, which {case.release} does not "
+        "read",
+        mended_by(case, "draft-rope", "write rope_theta and rope_scaling into its config.json"),
         stock="degraded",
-        plugin="serves" if "rope_theta" in config["rope_parameters"] else "degraded",
-        theta=rope.theta,
-        kind=rope.kind,
+        plugin="serves",
+        theta=trained.theta,
+        kind=kind,
     )
 
 
-@rule("E3-rope-conflict", "warning")
+def _theta_read(case: Case) -> float:
+    """The theta that the release's transformers reads of the draft's config."""
+    layer = case.draft.layer_config
+    return stated_rope(layer, old=case.reads_old_rope).theta or DEFAULT_THETA
+
+
+@rule("E3-rope-conflict", "error")
 def conflict(case: Case) -> Answer:
     """The config states two values of theta.
 
-    Cause: `rope_theta` and `rope_parameters` differ. Which one counts depends on the version of
-    transformers.
+    Cause: `rope_theta` is one, and `rope_parameters` or `rope_scaling` has another. transformers 4
+    takes the former and 5 the latter, and the file does not tell which its trainer had:
+    `transformers_version` is the last saver's. The plugin refuses it.
 
-    Remedy: write the one that was trained with in both places.
+    Remedy: name the one that was trained with: `SGLANG_EAGLE3_PATCH_OPTIONS=rope_theta=...`, or
+    write it in both places.
     """
-    layer = case.draft.layer_config
-    parameters, theta = layer.get("rope_parameters"), layer.get("rope_theta")
-    nested = parameters.get("rope_theta") if isinstance(parameters, Mapping) else None
-    if None in (nested, theta) or nested == theta:
+    thetas = case.draft.trained_rope.conflict
+    if thetas is None:
         return OK
+    top, nested = map(shown, thetas)
     return unknown(
-        f"rope_theta is {theta}, and {nested} in rope_parameters",
-        "write the theta it was trained with in both places of its config.json",
-        rope_theta=theta,
-        rope_parameters=nested,
+        f"rope_theta is {top}, and {nested} in rope_parameters or rope_scaling",
+        f"name the theta it was trained with: {_OPTION}{top} or {_OPTION}{nested}"
+        if case.plugin
+        else "write the theta it was trained with in both places of its config.json",
+        plugin="refuses",
+        rope_theta=thetas[0],
+        rope_parameters=thetas[1],
     )
 
 
@@ -88,19 +98,13 @@ def partial(case: Case) -> Answer:
         f"partial_rotary_factor is {factor} inside rope_parameters, where SGLang does not look",
         mended_by(
             case,
-            "draft-config",
+            "draft-rope",
             f'write "partial_rotary_factor": {factor} at the top level of its config.json',
         ),
         stock="degraded",
-        plugin="serves" if _hoisted(case) else "degraded",
+        plugin="serves",
         partial_rotary_factor=factor,
     )
-
-
-def _hoisted(case: Case) -> bool:
-    """Whether the plugin moves it: it looks at what states a theta too."""
-    parameters = case.draft.layer_config.get("rope_parameters")
-    return isinstance(parameters, Mapping) and "rope_theta" in parameters
 
 
 @rule("E3-rope-amplitude", "error")
@@ -136,33 +140,49 @@ def amplitude(case: Case) -> Answer:
     )
 
 
-def _ignored_theta(case: Case) -> str:
-    """Of which drafts the trainer ignored the theta that this one states; `none` of these."""
-    rope, ignored = case.draft.rope, case.draft.producer.ignored_theta
-    if rope.theta in (None, DEFAULT_THETA):
-        return "none"
-    return _SCALED.get(rope.kind, "none") if ignored == "scaled" else ignored
-
-
 @rule("E3-rope-untrained", "warning")
 def rope_untrained(case: Case) -> Answer:
-    """The trainer ignored the theta that the config states.
+    """The draft was trained with another theta than the config states.
 
     Cause: SafeAILab's and AngelSlim's trainers never pass `rope_theta` on: drafts are trained with
-    10000 whatever the config says, and served with what it says. TorchSpec's doesn't either for
-    linear and dynamic rope.
+    10000 whatever the config says, and stock SGLang serves them with what it says. TorchSpec's
+    doesn't either for linear and dynamic rope. Or the option `rope_theta` names another one.
 
-    Remedy: compare the accept length with theta 10000.
+    Remedy: serve it with the plugin, or convert it; both take the theta it was trained with.
     """
-    if _ignored_theta(case) != "all":
+    trained = case.draft.trained_rope
+    read = _theta_read(case)
+    if trained.is_stated or read == trained.theta:
         return OK
     return wrong(
-        f"rope_theta is {case.draft.rope.theta:g}, and {case.draft.producer.name} trains with "
-        "10000",
-        _AS_TRAINED,
+        f"rope_theta is {shown(read)}, and it was trained with {shown(trained.theta)}: "
+        f"{trained.source}",
+        mended_by(case, "draft-rope", f"write rope_theta {shown(trained.theta)} into its config"),
         stock="degraded",
-        plugin="degraded",
-        theta=case.draft.rope.theta,
+        plugin="serves",
+        theta=read,
+        trained=trained.theta,
+    )
+
+
+@rule("E3-rope-exported", "warning")
+def rope_exported(case: Case) -> Answer:
+    """The config states a yarn that the draft was not trained with.
+
+    Cause: ModelOpt's export writes a yarn of factor 32 for contexts beyond the trained ones, unless
+    told otherwise. It changes the rotation and the amplitude of every position: within the trained
+    contexts fewer drafts are accepted.
+
+    Remedy: serve it with the plugin, which takes the plain rope, or convert it; to have the yarn
+    set `SGLANG_EAGLE3_PATCH_OPTIONS=rope_scaling=stated`.
+    """
+    if not case.draft.trained_rope.unscaled:
+        return OK
+    return wrong(
+        "it was trained with plain rope, and ModelOpt's export wrote a yarn of factor 32",
+        mended_by(case, "draft-rope", "leave rope_scaling out of its config.json"),
+        stock="degraded",
+        plugin="serves",
     )
 
 
@@ -171,20 +191,23 @@ def rope_maybe_untrained(case: Case) -> Answer:
     """An older version of the trainer ignored the theta that the config states.
 
     Cause: SpecForge before November 2025 trained with theta 10000, and early versions of TorchSpec
-    did so with yarn. The file does not tell its date.
+    did so with yarn; the file does not tell its date. Or its trainer is one of several whose drafts
+    look the same, of which some do so always.
 
-    Remedy: compare the accept length with theta 10000, if the draft is that old.
+    Remedy: compare the accept length with theta 10000, if the draft may be such a one:
+    `SGLANG_EAGLE3_PATCH_OPTIONS=rope_theta=10000`.
     """
-    rope, trainer = case.draft.rope, case.draft.producer.name
-    if _ignored_theta(case) != "early":
+    trained = case.draft.trained_rope
+    if trained.otherwise is None:
         return OK
-    when = "at first" if case.draft.producer.ignored_theta == "scaled" else "before November 2025"
     return unknown(
-        f"rope_theta is {rope.theta:g}; {trainer} {when} trained with 10000",
-        _AS_TRAINED,
+        f"rope_theta is {shown(trained.theta)}; {trained.source}",
+        f"compare the accept length with {_OPTION}{shown(trained.otherwise)}"
+        if case.plugin
+        else f"compare the accept length with rope_theta {shown(trained.otherwise)} in its config",
         stock="serves",
         plugin="serves",
-        theta=rope.theta,
+        theta=trained.theta,
     )
 
 

@@ -9,7 +9,14 @@ from sglang_eagle3_patch.hooks.parts.launch_facts import LaunchFacts
 
 _IN_FORCE = (Status.APPLIED, Status.NOT_NEEDED)
 # The patches by which a draft computes what it did in training, given its weights and layers.
-_FORWARD = ("draft-config", "draft-forward", "embed-head", "draft-positions", "cpu-lengths")
+_FORWARD = (
+    "draft-config",
+    "draft-rope",
+    "draft-forward",
+    "embed-head",
+    "draft-positions",
+    "cpu-lengths",
+)
 
 
 def likely_causes(

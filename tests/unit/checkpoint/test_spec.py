@@ -122,6 +122,19 @@ def test_both_schemas_of_rope(layer: dict[str, Any]) -> None:
     assert stated_rope(layer) == Rope(5e4, LLAMA3)
 
 
+def test_scaling_is_first_looked_for_in_its_older_place() -> None:
+    other = {"rope_theta": 7.0, "rope_type": "linear", "factor": 2.0}
+    layer = {"rope_theta": 5e4, "rope_scaling": LLAMA3, "rope_parameters": other}
+    assert stated_rope(layer) == stated_rope(layer, old=True) == Rope(5e4, LLAMA3)
+
+
+def test_what_transformers_4_reads() -> None:
+    assert stated_rope({"rope_parameters": {"rope_theta": 5e4, **LLAMA3}}, old=True) == Rope()
+    inner = {"rope_theta": 1.5, "rope_scaling": {"rope_theta": 5e4, **LLAMA3}}
+    assert stated_rope(inner, old=True).theta == 1.5
+    assert stated_rope(inner).theta == 5e4
+
+
 def test_plain_rope_has_no_scaling() -> None:
     assert stated_rope({"rope_parameters": {"rope_theta": 5, "rope_type": "default"}}) == Rope(5.0)
     assert stated_rope({"rope_theta": 5, "rope_scaling": None}) == Rope(5.0)

@@ -54,6 +54,21 @@ def test_a_healthy_draft_exits_0(place: Path, capsys: pytest.CaptureFixture[str]
     assert second == "with the plugin: serves as trained"
 
 
+def test_the_theta_of_the_option_counts(
+    place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    two = {"rope_theta": 5e5, "rope_parameters": {"rope_theta": 1e4, "rope_type": "default"}}
+    write_draft(place / "two", config(**two))
+    command = ("two", *HEALTHY[1:])
+    assert run(*command) == 1
+    assert "OPTIONS=rope_theta=500000 or" in capsys.readouterr().out
+    monkeypatch.setenv("SGLANG_EAGLE3_PATCH_OPTIONS", "rope_theta=5e5")
+    assert run(*command) == 0
+    stock, plugin = capsys.readouterr().out.splitlines()[:2]
+    assert stock.startswith("stock 0.5.23: serves, but not as trained: rope_theta is 10000")
+    assert plugin == "with the plugin: serves as trained"
+
+
 def test_what_is_unknown_exits_0(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("draft", "--sglang-version", "0.5.23", "--json") == 0
     assert json.loads(capsys.readouterr().out)["verdict"] == "warning"
