@@ -128,7 +128,7 @@ def _final_norm(config: Mapping[str, Any], producer: Producer) -> tuple[bool | N
     """
     output = stated_flag(config, "norm_output", "return_hidden_post_norm")
     explicit = stated_flag(config, "return_hidden_post_norm") is not None
-    if output is None or explicit or producer.norm_output == "recurrence":
+    if output is None or explicit or producer.norm_output != "head":
         last_norm = stated_flag(config, "use_last_layernorm")
         return last_norm is not False, bool(output)
     # By either meaning `true` leaves the norm before the head on, and `false` what recurs unnormed.

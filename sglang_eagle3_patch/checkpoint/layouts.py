@@ -20,12 +20,13 @@ class Rename:
     producer: str
 
 
+_PREFIX = Rename(
+    re.compile(r"^(?:module\.|draft_model\.|eagle_module\.|model\.)+"),
+    "",
+    "prefixed dumps of trainers; NeMo Automodel",
+)
 RENAMES = (
-    Rename(
-        re.compile(r"^(?:module\.|draft_model\.|eagle_module\.|model\.)+"),
-        "",
-        "prefixed dumps of trainers; NeMo Automodel",
-    ),
+    _PREFIX,
     Rename(re.compile(r"^midlayer\.(\d+)\."), r"layers.\1.", "ModelOpt, several decoder layers"),
     Rename(re.compile(r"^midlayer\."), "layers.0.", "SafeAILab, SpecForge, AngelSlim, TorchSpec"),
     Rename(re.compile(r"^aux_norm_low\."), "fc_norm.0.", "SpecForge, older"),
@@ -60,6 +61,11 @@ KNOWN = re.compile(
 def is_known(name: str) -> bool:
     """Whether a canonical name is in some layout, or is no weight at all."""
     return bool(KNOWN.match(name) or NOT_WEIGHTS.search(name))
+
+
+def without_prefix(name: str) -> str:
+    """Return the name without what a trainer's dump puts before it."""
+    return _PREFIX.pattern.sub(_PREFIX.replacement, name)
 
 
 def canonical_name(name: str) -> str:

@@ -14,6 +14,8 @@ from typing import Any, Literal
 from packaging.specifiers import SpecifierSet
 from packaging.version import InvalidVersion, Version
 
+from sglang_eagle3_patch.checkpoint.layouts import without_prefix
+
 
 @dataclass(frozen=True)
 class Signs:
@@ -21,8 +23,9 @@ class Signs:
 
     `architectures`: the config names one of them. `keys`: it has one of them, dotted if nested.
     `versions`: its `speculators_version` is among them. `names`: of each pattern, some tensor's
-    name as written begins with it. `not_named`: no name does.
-    `model_type`: the config's is this.
+    name begins with it, after the prefix of a trainer's dump. `not_named`: no name does.
+    `prefixed`: as `names`, of the names as written. `not_null`: the config holds null for
+    none of these. `model_type`: the config's is this.
     """
 
     architectures: tuple[str, ...] = ()
@@ -30,14 +33,18 @@ class Signs:
     versions: str = ""
     names: tuple[str, ...] = ()
     not_named: str = ""
+    prefixed: tuple[str, ...] = ()
+    not_null: tuple[str, ...] = ()
     model_type: str = ""
 
     def hold(self, config: Mapping[str, Any], names: Collection[str]) -> bool:
         """Whether the config and the names as written show these signs."""
+        bare = [without_prefix(name) for name in names]
         return (
             self.may_hold(config)
-            and all(_named(names, pattern) for pattern in self.names)
-            and not (self.not_named and _named(names, self.not_named))
+            and all(_named(bare, pattern) for pattern in self.names)
+            and all(_named(names, pattern) for pattern in self.prefixed)
+            and not (self.not_named and _named(bare, self.not_named))
         )
 
     def may_hold(self, config: Mapping[str, Any]) -> bool:
@@ -46,6 +53,7 @@ class Signs:
         return (
             (not self.architectures or any(name in self.architectures for name in stated))
             and self.model_type in ("", config.get("model_type"))
+            and all(config.get(key, "") is not None for key in self.not_null)
             and (not self.keys or any(_has_key(config, key) for key in self.keys))
             and (not self.versions or _is_version(config, self.versions))
         )
@@ -57,13 +65,16 @@ class Producer:
 
     `aux_ids`: an id names the `inputs` of its layer, or its `outputs` (the input of id + 1).
     `norm_output`: what the config's key of that name switches: what recurs to the next step
-    (`recurrence`), or until September 2026 the norm before the head (`head`).
+    (`recurrence`), or until September 2026 the norm before the head (`head`); `unknown` is taken
+    for what recurs, as SGLang does, and told.
     `norm_before_residual`: what the trainer does when the config doesn't say; None if either.
     `ids_in_layer_order`: its trainer captures in the order of the layers, as SGLang does, however
     the ids are listed.
     `double_input_norm`: layer 0 norms the hidden state twice, whatever the config says.
     `ignored_theta`: of which drafts its trainer ignored `rope_theta`, and took 10000: of `all`, of
-    `early` ones, of those with `scaled` rope (linear and dynamic; yarn in early ones), of `none`.
+    `early` ones, of those with `scaled` rope (linear and dynamic; yarn in early ones), of `none`;
+    `some` where trainers that do and trainers that don't look the same.
+    `exports_yarn`: its export may state a yarn that the draft wasn't trained with.
     """
 
     name: str
@@ -73,7 +84,8 @@ class Producer:
     norm_before_residual: bool | None = False
     ids_in_layer_order: bool = False
     double_input_norm: bool = False
-    ignored_theta: Literal["none", "all", "early", "scaled"] = "none"
+    ignored_theta: Literal["none", "all", "early", "scaled", "some"] = "none"
+    exports_yarn: bool = False
     quirks: tuple[str, ...] = ()
 
 
@@ -104,6 +116,7 @@ _TRAINER = ("Eagle3DraftModel",)
 _CONVERTER = ("Eagle3Speculator",)
 _SPECULATORS = ("speculators_model_type",)
 _HEAD_NORM = "norm_output switched the norm before the head until September 2026, what recurs since"
+_NORMED_TWICE = "its trainer norms the hidden state twice: input_layernorm, then hidden_norm"
 _ROPE_IGNORED = "its trainer ignored rope_theta: trained with 10000 whatever the config says"
 _SCALED_ROPE_IGNORED = (
     "its trainer ignored rope_theta for linear and dynamic rope, and for yarn at first: trained "
@@ -149,7 +162,7 @@ PRODUCERS = (
         "NeMo Automodel",
         (
             Signs(("LlamaEagle3DraftModel",)),
-            Signs(names=(r"model\.fc\.", r"model\.layers\.0\.", r"lm_head\.")),
+            Signs(prefixed=(r"model\.fc\.", r"model\.layers\.0\.", r"lm_head\.")),
         ),
         "outputs",
         quirks=("the config is the target's, with overrides: num_hidden_layers may be too",),
@@ -167,20 +180,27 @@ PRODUCERS = (
         "outputs",
         ids_in_layer_order=True,
         double_input_norm=True,
-        quirks=(
-            "its trainer norms the hidden state twice: input_layernorm, then hidden_norm",
-            "a yarn of factor 32 is written for a draft trained with plain rope",
-        ),
+        exports_yarn=True,
+        quirks=(_NORMED_TWICE, "since 0.44 a yarn is written for a draft trained with plain rope"),
     ),
     Producer(
-        "ModelOpt before 0.43, or its Megatron export",
+        "ModelOpt 0.41 or 0.42",
+        (
+            Signs(keys=_MODELOPT_KEYS, names=(_MIDLAYER, "d2t$")),
+            # The Megatron export writes null.
+            Signs(keys=_MODELOPT_KEYS, names=(_MIDLAYER,), not_null=("bos_token_id",)),
+        ),
+        "outputs",
+        ids_in_layer_order=True,
+        double_input_norm=True,
+        quirks=(_NORMED_TWICE,),
+    ),
+    Producer(
+        "ModelOpt Megatron",
         (Signs(keys=_MODELOPT_KEYS),),
         "outputs",
         ids_in_layer_order=True,
-        quirks=(
-            "its trainer may have normed the hidden state twice, as later ones do",
-            "the Megatron export never holds d2t, and its ids may be unsorted",
-        ),
+        quirks=("d2t is never exported", "ids may be unsorted; layers are captured in order"),
     ),
     Producer(
         "TorchSpec, exported for vLLM",
@@ -233,18 +253,20 @@ PRODUCERS = (
         "SafeAILab, SpecForge, AngelSlim or TorchSpec",
         (Signs(names=(_MIDLAYER,)),),
         "unknown",
-        norm_output="unknown",
+        # SpecForge's key: what TorchSpec exports tells its version.
+        norm_output="head",
+        ignored_theta="some",
     ),
     Producer(
         "a trainer's own dump",
-        (Signs(names=(r"(draft_model|eagle_module|module)\.",)),),
+        (Signs(prefixed=(r"(draft_model|eagle_module|module)\.",)),),
         "unknown",
         norm_output="unknown",
         norm_before_residual=None,
     ),
 )
 
-UNKNOWN = Producer("unknown", (), "unknown", norm_before_residual=None)
+UNKNOWN = Producer("unknown", (), "unknown", norm_output="unknown", norm_before_residual=None)
 
 
 def recognise(config: Mapping[str, Any], names: Collection[str]) -> Producer:

@@ -125,10 +125,18 @@ def heed_producer(draft: Any, names: list[str]) -> None:
         raise DraftError(
             NAME,
             f"norm_output is {str(stated).lower()} and this looks like a draft of "
-            f"{producer.name}, which until September 2026 meant the norm before the head by it and "
-            "what recurs since",
+            f"{producer.name}: to SpecForge it meant the norm before the head until September "
+            "2026, and what recurs since",
             "say what recurs: write return_hidden_post_norm: true or false into the eagle_config "
             "of its config.json, and drop norm_output",
+        )
+    if producer.norm_output == "unknown" and stated:
+        logger.warning(
+            "sglang-eagle3-patch: %s: norm_output is true, and nothing tells who wrote this draft: "
+            "what recurs is normed, as SGLang and speculators mean it; to SpecForge it meant the "
+            "norm before the head until September 2026. Fix: write return_hidden_post_norm: true "
+            "or false into the eagle_config of its config.json, and drop norm_output.",
+            NAME,
         )
 
 

@@ -63,9 +63,15 @@ class RowAttention:
         # Kept latents are the keys; the values are their unrotated part.
         keys = [for_each_head(k) for k, _ in seen]
         values = [for_each_head(k[..., : layer.v_head_dim] if v is None else v) for k, v in seen]
-        later = torch.ones(rows, rows, dtype=torch.bool).triu(1)
-        scores = [torch.einsum("qhd,khd->hqk", q, keys[0]).masked_fill(later, float("-inf"))]
-        scores += [(q * own).sum(-1).T[..., None] for own in keys[1:]]
+        window, step = getattr(layer, "sliding_window_size", None) or -1, len(keys) - 1
+        # Of a query at row t and step k, whether it sees row j of the first forward.
+        seen_rows = torch.ones(rows, rows, dtype=torch.bool).tril()
+        if window >= 0:
+            seen_rows = seen_rows.triu(step - window)
+        scores = [torch.einsum("qhd,khd->hqk", q, keys[0]).masked_fill(~seen_rows, float("-inf"))]
+        for number, own in enumerate(keys[1:], 1):
+            score = (q * own).sum(-1).T[..., None]
+            scores.append(score if window < 0 or step - number <= window else score - float("inf"))
         weights = (torch.cat(scores, -1) * layer.scaling).softmax(-1)
         attended = torch.einsum("hqk,khd->qhd", weights[..., :rows], values[0])
         for index, own in enumerate(values[1:]):

@@ -44,6 +44,7 @@ def llama_config(**fields: Any) -> dict[str, Any]:
         "torch_dtype": "float32",
         "norm_before_residual": False,
         "norm_output": False,
+        "_torchspec_version": "0.1.0",  # to whom norm_output is what recurs
         **fields,
     }
 

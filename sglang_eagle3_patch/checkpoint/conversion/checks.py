@@ -15,6 +15,7 @@ from sglang_eagle3_patch.checkpoint.flags import DraftFlags, undated_flag
 from sglang_eagle3_patch.checkpoint.inventory import required_names, unused_names
 from sglang_eagle3_patch.checkpoint.rope import RopeUnavailable
 from sglang_eagle3_patch.checkpoint.spec import DraftSpec
+from sglang_eagle3_patch.checkpoint.trained_rope import shown
 
 _OTHER_HEAD = "serve it as what it is, or train an EAGLE-3 draft"
 _RETRAIN = "train the draft without it"
@@ -134,8 +135,8 @@ def _forward(spec: DraftSpec, flags: DraftFlags) -> Iterator[Problem]:
     dated = undated_flag(spec.config, spec.producer)
     if dated is not None and dated in flags.unstated:
         yield Problem(
-            f"norm_output is stated, by which {spec.producer.name} switched the norm before the "
-            "head until September 2026 and what recurs since, and the file does not tell its date",
+            "norm_output is stated, by which SpecForge switched the norm before the head until "
+            "September 2026 and what recurs since; the file does not tell its date",
             f"{_FLAG} {_BY_DATE[dated]}",
         )
     elif unstated := flags.unstated:
@@ -216,6 +217,12 @@ def _release(spec: DraftSpec, flags: DraftFlags, options: Options) -> Iterator[P
 
 
 def _rope(spec: DraftSpec) -> Iterator[Problem]:
+    if conflict := spec.trained_rope.conflict:
+        top, nested = map(shown, conflict)
+        yield Problem(
+            f"rope_theta is {top}, and {nested} in rope_parameters or rope_scaling",
+            "write the theta it was trained with in both places of its config.json",
+        )
     rope = spec.rope
     if spec.attention == "mla" or rope.kind != "yarn":
         return

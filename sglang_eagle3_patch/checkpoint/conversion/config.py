@@ -13,8 +13,8 @@ from sglang_eagle3_patch.checkpoint.config import (
 )
 from sglang_eagle3_patch.checkpoint.conversion.options import NotConvertible
 from sglang_eagle3_patch.checkpoint.flags import DraftFlags
-from sglang_eagle3_patch.checkpoint.rope import DEFAULT_THETA
 from sglang_eagle3_patch.checkpoint.spec import DraftSpec
+from sglang_eagle3_patch.checkpoint.trained_rope import in_both_schemas
 
 ARCHITECTURES = {"mha": "LlamaForCausalLMEagle3", "mla": "Eagle3DeepseekV2ForCausalLM"}
 # Of the source, and wrong or without meaning in what is written.
@@ -73,7 +73,7 @@ def converted_config(
         if key not in _EAGLE_DROPPED and value is not None
     }
     config = {k: v for k, v in flat.items() if v is not None and k not in _DROPPED}
-    config.update(_sizes(spec), **_rope(flat))
+    config.update(_sizes(spec), **_rope(spec, flat))
     config["architectures"] = [ARCHITECTURES[spec.attention or "mha"]]
     config.setdefault("model_type", "llama")
     config["num_hidden_layers"] = spec.num_layers
@@ -93,6 +93,9 @@ def converted_config(
         config["attention_bias"] = True
     config["num_aux_hidden_states"] = spec.num_aux
     config["eagle_config"] = {**eagle_config, "use_aux_hidden_state": True}
+    if flags.norm_output:
+        # SGLang reads the one above; this one has had one meaning to everybody ever since.
+        config["eagle_config"]["return_hidden_post_norm"] = True
     if ids is not None:
         config["eagle_config"][KEY] = list(ids)
     return config
@@ -120,26 +123,12 @@ def _sizes(spec: DraftSpec) -> dict[str, Any]:
     return {key: value for key, value in stated.items() if value is not None}
 
 
-def _rope(flat: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the rope in both schemas of transformers: 5 reads `rope_parameters`, 4 the others.
-
-    Of a source with both, `rope_parameters` counts, as in transformers 5. Without a base it is
-    10000, which every trainer takes then.
-    """
-    stated = dict(flat.get("rope_parameters") or flat.get("rope_scaling") or {})
-    theta = stated.pop("rope_theta", None) or flat.get("rope_theta") or DEFAULT_THETA
-    partial = stated.pop("partial_rotary_factor", None) or flat.get("partial_rotary_factor")
-    if type(theta) not in (int, float):
-        raise NotConvertible(f"rope_theta is {theta!r}, no number", "correct it in config.json")
-    kind = stated.get("rope_type", stated.get("type", "default"))
-    stated = {k: v for k, v in stated.items() if v is not None}
-    rope: dict[str, Any] = {
-        "rope_theta": theta,
-        "rope_parameters": {"rope_theta": theta, **stated, "rope_type": kind},
-    }
-    if kind != "default" or stated.keys() - {"rope_type", "type"}:
-        rope["rope_scaling"] = {**stated, "rope_type": kind}
-    if partial is not None:
-        rope["rope_parameters"]["partial_rotary_factor"] = partial
-        rope["partial_rotary_factor"] = partial
-    return rope
+def _rope(spec: DraftSpec, flat: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the trained rope in both schemas of transformers: 5 reads `rope_parameters`, 4 the
+    others. Without a theta it is 10000, which every trainer takes then."""
+    places = (flat, flat.get("rope_parameters"), flat.get("rope_scaling"))
+    for place in places:
+        theta = place.get("rope_theta") if isinstance(place, Mapping) else None
+        if theta is not None and type(theta) not in (int, float):
+            raise NotConvertible(f"rope_theta is {theta!r}, no number", "correct it in config.json")
+    return in_both_schemas(flat, spec.trained_rope)

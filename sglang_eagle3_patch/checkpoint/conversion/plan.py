@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,7 @@ from sglang_eagle3_patch.checkpoint.conversion.source import (
     Stored,
     Transform,
 )
-from sglang_eagle3_patch.checkpoint.flags import DraftFlags
+from sglang_eagle3_patch.checkpoint.flags import DraftFlags, norm_output_alone
 from sglang_eagle3_patch.checkpoint.header import DTYPE_BITS
 from sglang_eagle3_patch.checkpoint.layouts import NOT_WEIGHTS
 from sglang_eagle3_patch.checkpoint.spec import DraftSpec
@@ -75,8 +75,17 @@ def make_plan(spec: DraftSpec, tensors: Mapping[str, Stored], options: Options) 
         config,
         tuple(dropped),
         (*changes, *_config_changes(spec, config)),
-        (*notes, *aux.notes, *_launch_notes(spec, flags)),
+        (*notes, *aux.notes, *_meaning_notes(spec, options), *_launch_notes(spec, flags)),
     )
+
+
+def _meaning_notes(spec: DraftSpec, options: Options) -> Iterator[str]:
+    doubtful = spec.producer.norm_output == "unknown" and norm_output_alone(spec.config)
+    if doubtful and "norm_output" not in options.flags:
+        yield (
+            "norm_output is true and nothing tells who wrote it: taken for what recurs; of "
+            "SpecForge before September 2026 it is not: then give --flag norm_output=false"
+        )
 
 
 def _flags(spec: DraftSpec, said: Mapping[str, bool]) -> DraftFlags:

@@ -120,7 +120,7 @@ def norm_output(case: Case) -> Answer:
     Remedy: serve it with the plugin, which puts it in.
     """
     explicit = bool(stated_flag(case.draft.config, "return_hidden_post_norm"))
-    recurs = explicit or case.draft.producer.norm_output == "recurrence"
+    recurs = explicit or case.draft.producer.norm_output != "head"
     if case.draft_class is None or not recurs or case.stock_computes("norm_output"):
         return OK
     if not case.asked("norm_output", "return_hidden_post_norm"):
@@ -140,8 +140,8 @@ def norm_output_meaning(case: Case) -> Answer:
     stated, meaning = norm_output_alone(case.draft.config), case.draft.producer.norm_output
     if stated is not None and meaning == "head":
         return wrong(
-            f"norm_output is {str(stated).lower()}, by which {case.draft.producer.name} meant the "
-            "norm before the head until September 2026, and what recurs since",
+            f"norm_output is {str(stated).lower()}, by which SpecForge meant the norm before the "
+            "head until September 2026, and what recurs since",
             "write return_hidden_post_norm: true or false, as it was trained, into its "
             "eagle_config, and drop norm_output",
             stock="unknown",

@@ -20,7 +20,8 @@ def window(case: Case) -> Answer:
 
     Cause: `sliding_window` with `layer_types`, speculators' default since 0.7. SGLang ignores both
     and windows drafts only by a launch argument, since 0.5.12, counted without the token itself,
-    and all layers of a draft alike.
+    and all layers of a draft alike. Served, the window goes along with each draft step, on every
+    engine, where trainers leave it in place: step k sees k keys fewer of the oldest.
 
     Remedy: give `--speculative-draft-window-size`, one less than the config says; where
     `layer_types` are mixed, train all layers with one window or none.

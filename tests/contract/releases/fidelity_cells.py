@@ -75,13 +75,14 @@ def cells() -> list[Cell]:
         *map(_golden, golden.cases()),
         *_renamed(),
         *_producers(),
+        *_ropes(),
         *_mla_flags(),
         *_tables(),
         *_beyond_the_layer(),
     ]
 
 
-_IN_WORDS = {"specforge": "SpecForge", "modelopt": "ModelOpt"}
+_IN_WORDS = {"specforge": "SpecForge", "modelopt": "ModelOpt", "torchspec": "TorchSpec"}
 
 
 def _golden(case: golden.Case) -> Cell:
@@ -109,6 +110,10 @@ def _renamed() -> Iterable[Cell]:
         yield replace(plain, flags=f"plain, dumped as {prefix}*", tensors=tensors)
     tensors = {canonical_name(name): value for name, value in plain.tensors.items()}
     yield replace(plain, flags="plain, renamed for vLLM", tensors=tensors)
+    config = {**plain.config, "norm_output": True}
+    # As SGLang takes it: to SpecForge it would have meant something else.
+    wanted = reference(config, tensors, {"norm_before_residual": False})
+    yield Cell("nobody known", "norm_output: true", config, tensors, wanted, REFERENCE)
     for said, changes in (
         ("tie_word_embeddings: true beside an own head", {"tie_word_embeddings": True}),
         ("target_hidden_size: null", {"target_hidden_size": None}),
@@ -161,8 +166,6 @@ def _half_rotated(cell: Cell) -> list[Tensor]:
     return draft.forward(*golden.inputs(), golden.STEPS)
 
 
-# What a config leaves open and its producer was told to do.
-_TOLD = {"TorchSpec MHA": {"norm_output": True}}
 _KNOWN_CLASSES = ({producers.SGLANG}, {"Eagle3DeepseekV2ForCausalLM"}, {producers.TRAINER})
 
 
@@ -171,7 +174,7 @@ def _producers() -> Iterable[Cell]:
         config, headers = _completed(name, config, headers)
         tensors = filled(headers)
         spec = spec_of(config, tensors)
-        told = {**dict.fromkeys(spec.flags.unstated, False), **_TOLD.get(name, {})}
+        told = dict.fromkeys(spec.flags.unstated, False)
         wanted = None
         # Without d2t no draft id means a target id.
         if "lm_head.weight" not in spec.tensors or spec.has_d2t or not _is_pruned(tensors):
@@ -187,6 +190,47 @@ def _producers() -> Iterable[Cell]:
                 yield replace(
                     cell, flags="architectures and num_hidden_layers rewritten", config=rewritten
                 )
+
+
+def _ropes() -> Iterable[Cell]:
+    """Drafts trained with another theta than their config states, or stating rope in two places.
+
+    The reference is given a config that states what was trained, whatever the package makes of it.
+    """
+    linear = {"rope_type": "linear", "factor": 4.0}
+    for name, changes, said in (
+        ("SafeAILab", {}, "rope_theta: 1e6"),
+        ("AngelSlim", {}, "rope_theta: 1e6"),
+        (
+            "AngelSlim",
+            {"architectures": [producers.SGLANG]},
+            "rope_theta: 1e6, architectures rewritten",
+        ),
+        ("TorchSpec MHA", {"rope_scaling": linear}, "rope_theta: 1e6, rope_type: linear"),
+    ):
+        _, config, headers = producers.WRITTEN[name]
+        config, headers = _completed(name, config, headers)
+        config, tensors = {**config, **changes, "rope_theta": 1e6}, filled(headers)
+        wanted = reference({**config, "rope_theta": 10000.0}, tensors, {})
+        yield Cell(name, said, config, tensors, wanted, REFERENCE)
+    plain = _case("specforge")
+    stated = {**plain.config, "rope_theta": golden.THETA, "rope_parameters": linear}
+    trained = {**plain.config, "rope_parameters": {**linear, "rope_theta": golden.THETA}}
+    yield replace(
+        plain,
+        flags="rope_parameters: linear, without theta, beside rope_theta",
+        config=stated,
+        wanted=reference(trained, plain.tensors, {}),
+        judge=REFERENCE,
+        rows=EVERY_ROW,
+    )
+    yield replace(
+        plain,
+        flags="rope_theta: 1e6 beside another in rope_parameters",
+        config={**plain.config, "rope_theta": 1e6},
+        wanted=None,
+        judge=NOBODY,
+    )
 
 
 def _completed(
@@ -286,6 +330,8 @@ def _without(tensors: Tensors, *names: str) -> Tensors:
 _OTHER_FUNCTIONS: Mapping[str, Config] = {
     "parallel_drafting: true": {"parallel_drafting": True},
     "residual_scale: 0.5": {"residual_scale": 0.5},
+    "use_residual: false": {"use_residual": False},
+    "embedding_multiplier: 12.0": {"embedding_multiplier": 12.0},
     "eagle_config.eh_proj_before_attn: true": {"eagle_config": {"eh_proj_before_attn": True}},
     "hidden_act: gelu": {"hidden_act": "gelu"},
     "eagle_config.use_last_layernorm: false": {"eagle_config": {"use_last_layernorm": False}},

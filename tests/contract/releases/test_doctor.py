@@ -38,6 +38,7 @@ pytestmark = pytest.mark.timeout(2 * run.SECONDS)
 
 SIDES: tuple[Side, ...] = ("stock", "plugin")
 _MEANS_TWO_THINGS = "norm_output has two meanings, and the file does not say which"
+_TWO_THETAS = "it states two thetas, and was trained with one"
 _NOBODY_KNOWS_THE_KEY = "what the key switches, nobody knows"
 
 
@@ -52,6 +53,11 @@ class Unknown(NamedTuple):
 CANNOT_KNOW: Mapping[str, Unknown] = {
     "E3-config-unknown-keys": Unknown(("stock",), _NOBODY_KNOWS_THE_KEY),
     "nobody known | midlayer | residual_scale: 0.5": Unknown(("stock",), _NOBODY_KNOWS_THE_KEY),
+    "nobody known | midlayer | use_residual: false": Unknown(("stock",), _NOBODY_KNOWS_THE_KEY),
+    "nobody known | midlayer | embedding_multiplier: 12.0": Unknown(
+        ("stock",),
+        _NOBODY_KNOWS_THE_KEY,
+    ),
     "nobody known | midlayer | eagle_config.residual_scale: 0.5": Unknown(
         ("stock",),
         _NOBODY_KNOWS_THE_KEY,
@@ -60,7 +66,7 @@ CANNOT_KNOW: Mapping[str, Unknown] = {
     "SpecForge 0.2.0 | midlayer | norm_output": Unknown(("stock",), _MEANS_TWO_THINGS),
     "SpecForge 0.2.0 | midlayer | no-norm_output": Unknown(("stock",), _MEANS_TWO_THINGS),
     "SpecForge | midlayer | as written": Unknown(("stock",), _MEANS_TWO_THINGS),
-    "TorchSpec MHA | midlayer | as written": Unknown(SIDES, _MEANS_TWO_THINGS),
+    "nobody known | layers.0 | norm_output: true": Unknown(SIDES, _MEANS_TWO_THINGS),
     "nobody known | layers.0 | residual_scale: 0.5, speculators' config": Unknown(
         ("stock",),
         _NOBODY_KNOWS_THE_KEY,
@@ -69,7 +75,10 @@ CANNOT_KNOW: Mapping[str, Unknown] = {
         ("stock",),
         "trainers differ in what they take for unstated",
     ),
-    "E3-rope-conflict": Unknown(SIDES, "it states two thetas, and was trained with one"),
+    "E3-rope-conflict": Unknown(("stock",), _TWO_THETAS),
+    "SpecForge 0.2.0 | midlayer | rope_theta: 1e6 beside another in rope_parameters": Unknown(
+        ("stock",), _TWO_THETAS
+    ),
     "E3-window-layer-types": Unknown(
         SIDES, "transformers decides, and which version is installed", ("0.5.10", "0.5.10.post1")
     ),

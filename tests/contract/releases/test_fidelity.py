@@ -37,7 +37,10 @@ WRONG_IN_STOCK = (
     "SpecForge 0.2.0 | midlayer | plain, without a head",
     "ModelOpt 0.47.0 | layers.0 | plain",
     "ModelOpt | layers.0 | as written",
-    "ModelOpt before 0.43, two layers | midlayer.0, midlayer.1 | as written",
+    "AngelSlim | midlayer | rope_theta: 1e6, architectures rewritten",
+    "TorchSpec MHA | midlayer | rope_theta: 1e6, rope_type: linear",
+    "ModelOpt 0.47.0 | layers.0 | default export",
+    "ModelOpt 0.42.0 | midlayer | plain",
     "any, MLA | layers.0 | norm_before_residual",
     "any, MLA | layers.0 | norm_before_fc",
 )

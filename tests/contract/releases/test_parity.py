@@ -6,10 +6,12 @@ import json
 import logging
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from sglang_eagle3_patch.parity.command import run_parity
+from sglang_eagle3_patch.settings import PREFIX
 from tests.contract import drafts
 from tests.cpu_sglang.pair import forms
 
@@ -67,6 +69,32 @@ def test_a_difference_that_only_recurs_is_told_by_its_step(
     told = capsys.readouterr().out
     assert "step 0: equal" in told
     assert "first differs in step1.layers.0" in told
+
+
+ANGELSLIM = {"target_model_type": "qwen3", "rope_theta": 1e6}
+TWO_THETAS = {"rope_theta": 1e6, "rope_parameters": {"rope_theta": 5e4}}
+
+
+@pytest.mark.parametrize(
+    ("changes", "options", "status"),
+    [
+        (ANGELSLIM, "", 0),
+        (ANGELSLIM, "rope_theta=5e4", 0),
+        (TWO_THETAS, "", 2),
+        (TWO_THETAS, "rope_theta=5e4", 0),
+    ],
+)
+def test_both_sides_take_the_theta_that_was_trained_with(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    changes: dict[str, Any],
+    options: str,
+    status: int,
+) -> None:
+    monkeypatch.setenv(f"{PREFIX}_OPTIONS", options)
+    tensors, config = forms.native()
+    folder = forms.write(tmp_path / "draft", tensors, {**config, **changes})
+    assert run_parity(str(folder)) == status
 
 
 def test_what_nobody_states_has_to_be_given(

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sglang_eagle3_patch.checkpoint.header import TensorHeader
+from sglang_eagle3_patch.checkpoint.trained_rope import EXPORTED_YARN
 
 HIDDEN, INTERMEDIATE, HEADS, KV_HEADS, HEAD_DIM = 64, 96, 4, 2, 16
 VOCAB, DRAFT_VOCAB, AUX = 320, 128, 3
@@ -133,6 +134,9 @@ def speculators(architecture: str, version: str, **changes: Any) -> Config:
     }
 
 
+WHOLE_VOCABULARY = top("embed_tokens.weight", "d2t", "t2d", "lm_head.weight") | floats(
+    **{"lm_head.weight": (VOCAB, HIDDEN)}
+)
 EAGLE_CONFIG = {"eagle_aux_hidden_state_layer_ids": [1, 3, 4], "use_aux_hidden_state": True}
 MODELOPT = {
     **EAGLE_CONFIG,
@@ -201,12 +205,25 @@ WRITTEN: dict[str, tuple[str, Config, Headers]] = {
         flat(SGLANG, eagle_config=MODELOPT),
         top("embed_tokens.weight", "t2d") | layer("layers.0."),
     ),
-    "ModelOpt before 0.43, two layers": (
-        "ModelOpt before 0.43, or its Megatron export",
-        flat(SGLANG, eagle_config=MODELOPT, num_hidden_layers=2),
-        top("embed_tokens.weight", "t2d")
-        | layer("midlayer.0.")
-        | layer("midlayer.1.", first=False, norm="input_layernorm"),
+    "ModelOpt, default export": (
+        "ModelOpt",
+        flat(SGLANG, eagle_config=MODELOPT, rope_scaling=EXPORTED_YARN),
+        top("embed_tokens.weight", "t2d") | layer("layers.0."),
+    ),
+    "ModelOpt 0.42": (
+        "ModelOpt 0.41 or 0.42",
+        flat(SGLANG, eagle_config=MODELOPT),
+        top("embed_tokens.weight", "t2d") | layer("midlayer."),
+    ),
+    "ModelOpt 0.42, of the whole vocabulary": (
+        "ModelOpt 0.41 or 0.42",
+        flat(SGLANG, eagle_config=MODELOPT, draft_vocab_size=VOCAB, bos_token_id=1),
+        WHOLE_VOCABULARY | layer("midlayer."),
+    ),
+    "ModelOpt Megatron": (
+        "ModelOpt Megatron",
+        {**flat(SGLANG, eagle_config=MODELOPT, draft_vocab_size=VOCAB), "bos_token_id": None},
+        WHOLE_VOCABULARY | layer("midlayer."),
     ),
     "ModelOpt Megatron, two layers": (
         "ModelOpt Megatron, several layers",
@@ -218,9 +235,7 @@ WRITTEN: dict[str, tuple[str, Config, Headers]] = {
     "TorchSpec MLA": (
         "TorchSpec",
         mla(draft_vocab_size=None),
-        top("embed_tokens.weight", "d2t", "t2d", "lm_head.weight")
-        | floats(**{"lm_head.weight": (VOCAB, HIDDEN)})
-        | layer("midlayer.", mla=True),
+        WHOLE_VOCABULARY | layer("midlayer.", mla=True),
     ),
     "TorchSpec MLA for vLLM": (
         "TorchSpec, exported for vLLM",
@@ -228,9 +243,14 @@ WRITTEN: dict[str, tuple[str, Config, Headers]] = {
         top("embed_tokens.weight") | layer("layers.0.", mla=True),
     ),
     "TorchSpec MHA": (
-        "SafeAILab, SpecForge, AngelSlim or TorchSpec",
-        flat(SGLANG, norm_output=True),
+        "TorchSpec",
+        flat(SGLANG, norm_output=True, _torchspec_version="0.1.0"),
         top("embed_tokens.weight", "d2t", "t2d") | layer("midlayer."),
+    ),
+    "native, of the whole vocabulary": (
+        "SafeAILab, SpecForge, AngelSlim or TorchSpec",
+        flat(SGLANG, draft_vocab_size=VOCAB),
+        WHOLE_VOCABULARY | layer("midlayer."),
     ),
     "NeMo Automodel": (
         "NeMo Automodel",
@@ -239,6 +259,11 @@ WRITTEN: dict[str, tuple[str, Config, Headers]] = {
     ),
     "a trainer's dump": (
         "a trainer's own dump",
+        flat(SGLANG),
+        prefixed("module.draft_model.", top() | layer("layers.0.")),
+    ),
+    "SpecForge's dump": (
+        "SpecForge",
         flat(SGLANG),
         prefixed("module.draft_model.", top() | layer("midlayer.")),
     ),

@@ -13,6 +13,8 @@ from sglang_eagle3_patch.checkpoint.spec import DraftSpec
 from tests.unit.checkpoint import drafts
 from tests.unit.convert import written
 
+LINEAR = {"rope_type": "linear", "factor": 2.0}
+
 
 def config_from(tmp_path: Path, config: drafts.Config, **changes: Any) -> drafts.Config:
     headers = changes.pop("headers", drafts.top() | drafts.layer("layers.0."))
@@ -61,8 +63,21 @@ def test_a_speculators_config_becomes_flat(tmp_path: Path) -> None:
             1e6,
             {"rope_type": "linear", "factor": 2.0},
         ),
-        # transformers 5 heeds rope_parameters where a file has both.
-        ({"rope_theta": 1.0, "rope_parameters": {"rope_theta": 1e6}}, 1e6, None),
+        # Either transformers heeds rope_scaling first, and rope_theta where that has none.
+        (
+            {
+                "rope_theta": 1e6,
+                "rope_scaling": {"rope_type": "linear", "factor": 2.0},
+                "rope_parameters": {"rope_theta": 5e5, "rope_type": "linear", "factor": 4.0},
+            },
+            1e6,
+            {"rope_type": "linear", "factor": 2.0},
+        ),
+        (
+            {"rope_theta": 1e6, "rope_parameters": {"rope_type": "linear", "factor": 2.0}},
+            1e6,
+            {"rope_type": "linear", "factor": 2.0},
+        ),
     ],
 )
 def test_rope_is_in_both_schemas(
@@ -78,6 +93,42 @@ def test_rope_is_in_both_schemas(
 def test_a_base_that_is_no_number_is_refused(tmp_path: Path) -> None:
     with pytest.raises(NotConvertible, match="rope_theta is '1e6'"):
         config_from(tmp_path, drafts.flat(drafts.SGLANG, rope_theta="1e6"))
+
+
+def test_two_thetas_are_refused(tmp_path: Path) -> None:
+    two = drafts.flat(drafts.SGLANG, rope_theta=5e5, rope_parameters={"rope_theta": 1e6})
+    with pytest.raises(NotConvertible, match=r"rope_theta is 500000, and 1000000 in .*Fix: write"):
+        config_from(tmp_path, two)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "theta"),
+    [
+        ("SafeAILab", {}, 10000.0),
+        ("AngelSlim", {}, 10000.0),
+        ("TorchSpec MHA", {}, 1e6),
+        ("TorchSpec MHA", {"rope_scaling": LINEAR}, 10000.0),
+        ("SpecForge", {"eagle_config": drafts.EAGLE_CONFIG}, 1e6),
+    ],
+)
+@pytest.mark.parametrize("form", ["rope_theta", "rope_parameters"])
+def test_a_theta_that_the_trainer_ignored_is_not_written(
+    name: str, changes: drafts.Config, theta: float, form: str, tmp_path: Path
+) -> None:
+    _, config, headers = drafts.WRITTEN[name]
+    rope = {"rope_theta": 1e6} if form == "rope_theta" else {"rope_parameters": {"rope_theta": 1e6}}
+    if form == "rope_parameters" and "rope_scaling" in changes:
+        changes = {**changes, "rope_scaling": {**changes["rope_scaling"], "rope_theta": 1e6}}
+    if "lm_head.weight" in headers and "d2t" not in headers:
+        headers = headers | drafts.top("fc.weight")
+    found = config_from(
+        tmp_path,
+        {**config, **changes, **rope},
+        headers=headers,
+        flags={"norm_output": False},
+        needs_plugin=True,
+    )
+    assert found["rope_theta"] == found["rope_parameters"]["rope_theta"] == theta
 
 
 def test_partial_rotation_is_where_sglang_looks(tmp_path: Path) -> None:

@@ -86,10 +86,10 @@ HOPELESS: dict[str, tuple[drafts.Config, drafts.Headers, str]] = {
         drafts.top() | drafts.layer("midlayer."),
         "does not tell its date.*--flag norm_before_head=true",
     ),
-    "norm_output of nobody known": (
+    "norm_output of one of several": (
         flat(norm_output=True),
         drafts.top("t2d") | drafts.layer("midlayer."),
-        "norm_output: unstated.*--flag norm_output",
+        "does not tell its date.*--flag norm_output",
     ),
     "ModelOpt's second norm": (
         flat(eagle_config=drafts.MODELOPT),
@@ -214,6 +214,20 @@ def test_a_flag_of_the_class_needs_no_plugin(release: str, accepted: bool, tmp_p
             plan_conversion(source, written.options(release))
         return
     assert plan_conversion(source, written.options(release)).plan.config["norm_before_fc"] is True
+
+
+@pytest.mark.parametrize("said", [{}, {"norm_output": False}])
+def test_norm_output_of_an_unknown_writer_is_what_recurs_unless_said(
+    said: dict[str, bool], tmp_path: Path
+) -> None:
+    source = written.write(tmp_path / "in", flat(norm_output=True), PLAIN)
+    wanted = dataclasses.replace(written.options("0.5.23"), flags=said)
+    plan = plan_conversion(source, wanted).plan
+    recurs = not said
+    assert plan.config.get("norm_output", False) is recurs
+    # So that nobody has to ask again who wrote it.
+    assert plan.config["eagle_config"].get("return_hidden_post_norm", False) is recurs
+    assert any("nothing tells who wrote it" in note for note in plan.notes) is recurs
 
 
 class TestReleases:

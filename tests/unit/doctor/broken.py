@@ -9,6 +9,7 @@ from sglang_eagle3_patch.checkpoint.header import TensorHeader
 from sglang_eagle3_patch.checkpoint.launch import LONGER_CONTEXT
 from sglang_eagle3_patch.checkpoint.rules.small_values import SmallValues
 from sglang_eagle3_patch.checkpoint.target import TargetSpec
+from sglang_eagle3_patch.checkpoint.trained_rope import EXPORTED_YARN
 from tests.unit.checkpoint import drafts
 from tests.unit.doctor.cases import (
     LAUNCH,
@@ -368,7 +369,7 @@ BROKEN: dict[str, Row] = {
     ),
     "E3-rope-conflict": row(
         "unknown",
-        "unknown",
+        "refuses",
         config(rope_theta=5e5, rope_parameters={"rope_theta": 10000.0, "rope_type": "default"}),
         status="unknown",
     ),
@@ -396,7 +397,17 @@ BROKEN: dict[str, Row] = {
         ),
     ),
     "E3-rope-untrained": row(
-        "degraded", "degraded", config(rope_theta=1e6, target_model_type="qwen3")
+        "degraded", "serves", config(rope_theta=1e6, target_model_type="qwen3")
+    ),
+    "E3-rope-exported": row(
+        "degraded",
+        "serves",
+        config(
+            rope_scaling=EXPORTED_YARN,
+            eagle_config={**drafts.MODELOPT, "eagle_aux_hidden_state_layer_ids": [1, 3, 4]},
+        ),
+        drafts.top("embed_tokens.weight", "t2d") | drafts.layer("layers.0."),
+        besides="E3-flags-double-norm",
     ),
     "E3-rope-maybe-untrained": row("serves", "serves", config(rope_theta=1e6), status="unknown"),
     "E3-rope-mrope": row(
@@ -425,7 +436,7 @@ BROKEN: dict[str, Row] = {
         "unknown", "unknown", target=target(architectures=["TheirOwn"]), status="unknown"
     ),
     "E3-target-capture": row(
-        "refuses", "refuses", target=target(architectures=["LlavaLlamaForCausalLM"])
+        "refuses", "refuses", target=target(architectures=["Ernie4_5_ForCausalLM"])
     ),
     "E3-target-embedding": row(
         "refuses", "refuses", target=target(architectures=["Qwen2MoeForCausalLM"])
@@ -452,7 +463,7 @@ BROKEN: dict[str, Row] = {
     ),
     "E3-launch-computation": row(
         "degraded",
-        "degraded",
+        "serves",
         launch=(*LAUNCH, "--json-model-override-args", '{"rms_norm_eps": 0.1}'),
     ),
     "E3-launch-load-format": row(

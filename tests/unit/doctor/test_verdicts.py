@@ -156,6 +156,36 @@ def test_of_torchspec_the_kind_of_rope_tells_whether_theta_was_trained(
     assert not {finding.id for finding in default.told} & rules
 
 
+@pytest.mark.parametrize("release", [OLDEST, NEWEST])
+@pytest.mark.parametrize("form", ["rope_theta", "rope_parameters"])
+def test_stock_is_wrong_where_it_reads_another_theta_than_was_trained(
+    release: str, form: str
+) -> None:
+    rope = {"rope_theta": 1e6} if form == "rope_theta" else {"rope_parameters": {"rope_theta": 1e6}}
+    judgement = judge_case(case(config(target_model_type="qwen3", **rope), release=release))
+    found = {f.id: f.effects for f in judgement.told if f.id.startswith("E3-rope")}
+    # transformers 4 takes 10000 where rope_theta is missing, as its trainer did.
+    right = release == OLDEST and form == "rope_parameters"
+    mended = {"E3-rope-untrained": {"stock": "degraded", "plugin": "serves"}}
+    assert found == ({} if right else mended)
+
+
+@pytest.mark.parametrize("release", [OLDEST, NEWEST])
+def test_of_two_thetas_nobody_knows_what_stock_makes(release: str) -> None:
+    two = config(rope_theta=5e5, rope_parameters={"rope_theta": 1e6})
+    judgement = judge_case(case(two, release=release))
+    found = {f.id: f.effects for f in judgement.told if f.id.startswith("E3-rope")}
+    assert found == {"E3-rope-conflict": {"stock": "unknown", "plugin": "refuses"}}
+
+
+@pytest.mark.parametrize(("release", "stock"), [(OLDEST, "degraded"), (NEWEST, None)])
+def test_scaling_beside_a_theta_of_the_other_form(release: str, stock: str | None) -> None:
+    linear = {"rope_type": "linear", "factor": 2.0}
+    found = judge_case(case(config(rope_theta=10000, rope_parameters=linear), release=release))
+    effects = [f.effects for f in found.told if f.id == "E3-rope-newer-schema"]
+    assert effects == ([{"stock": stock, "plugin": "serves"}] if stock else [])
+
+
 @pytest.mark.parametrize("window", [(), ("--speculative-draft-window-size", "255")])
 def test_a_window_of_some_layers_has_no_flag(window: tuple[str, ...]) -> None:
     mixed = ["full_attention", "sliding_attention"]
