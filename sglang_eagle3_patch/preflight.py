@@ -104,7 +104,7 @@ def dry_run(arguments: Sequence[str]) -> int:
 def examine(arguments: Sequence[str], *, even_off: bool = False) -> Examined | None:
     """Judge a launch with these arguments on the installed SGLang.
 
-    None where no EAGLE-3 draft is asked for, by EAGLE3 or by EAGLE, or where every patch is off
+    None where no EAGLE-3 draft is asked for, by EAGLE3, EAGLE or NEXTN, or where every patch is off
     (with `even_off` that is judged as stock). Raises `CannotJudge` or `SettingsError`.
     """
     selection = Settings.from_environment().selection
@@ -113,14 +113,14 @@ def examine(arguments: Sequence[str], *, even_off: bool = False) -> Examined | N
     given = with_config_file(arguments)
     launch = LaunchArguments.parse(given)
     algorithm, draft = (launch.algorithm or "").upper(), launch.draft_model_path
-    if algorithm not in ("EAGLE", "EAGLE3") or draft is None or launch.model_path is None:
+    if algorithm not in ("EAGLE", "NEXTN", "EAGLE3") or draft is None or launch.model_path is None:
         return None
     if os.environ.get(_OTHER_HUB, "").lower() in ("1", "true", "yes", "y"):
         for name in (draft, launch.model_path):
             if not Path(name).exists():
                 raise CannotJudge(f"{name} is ModelScope's ({_OTHER_HUB}), which is not read")
-    if algorithm == "EAGLE" and not is_eagle3(find_target(draft, launch.draft_revision).config):
-        return None  # EAGLE runs drafts of other kinds
+    if algorithm != "EAGLE3" and not is_eagle3(find_target(draft, launch.draft_revision).config):
+        return None  # EAGLE, alias NEXTN, runs drafts of other kinds
     case = read_case(draft, None, None, given, stock=selection.off)
     return Examined(case, judged(case), _excuse(case, selection))
 

@@ -35,8 +35,9 @@ num_key_value_heads partial_rotary_factor qk_norm rms_norm_eps rope_interleave r
 rope_scaling rope_theta sliding_window tie_word_embeddings use_sliding_window vocab_size
 aux_loss_alpha ep_size first_k_dense_replace kv_lora_rank moe_intermediate_size moe_layer_freq
 n_group n_routed_experts n_shared_experts norm_topk_prob num_experts_per_tok
-num_nextn_predict_layers attention_chunk_size attn_scale attn_temperature_tuning experts_per_token
-floor_scale interleave_moe_layer_step moe_layers no_rope_layer_interval no_rope_layers
+num_nextn_predict_layers original_max_position_embeddings attention_chunk_size attn_scale
+attn_temperature_tuning experts_per_token floor_scale interleave_moe_layer_step moe_layers
+no_rope_layer_interval no_rope_layers
 num_local_experts output_router_logits router_aux_loss_coef router_jitter_noise swiglu_limit
 use_qk_norm q_lora_rank qk_head_dim qk_nope_head_dim qk_rope_head_dim routed_scaling_factor
 scoring_func seq_aux topk_group topk_method v_head_dim
@@ -75,7 +76,8 @@ num_key_value_heads
 """
 # And those by which the same tensors compute something else.
 _COMPUTATION = """
-attention_bias bias eagle_config hidden_act layer_types mlp_bias norm_before_residual norm_output
+attention_bias bias eagle_aux_hidden_state_layer_ids eagle_config final_logit_softcapping
+hidden_act layer_types mlp_bias norm_before_residual norm_output
 partial_rotary_factor rms_norm_eps rope_interleave rope_parameters rope_scaling rope_theta
 sliding_window use_sliding_window
 """
@@ -109,13 +111,13 @@ _STRUCTURAL = re.compile(
     r"(norm|residual|scal|multipl|softcap|clip|bias|proj|rope|rotary|alibi|attn|attention|window"
     r"|activation|gate|mlp|fc|layer|embed|parallel|draft|moe)"
 )
-# Names of what EAGLE-3's layer has, which such a key turns off: `use_residual: false`.
-_PARTS = """
-apply attention attn causal connection decoder emb embed embedding embeddings enable enabled fc
-final has head hidden input last layer layernorm mlp norm output position positional positions post
-pre proj projection residual residuals rms rmsnorm rope rotary self skip state states use with
-"""
-_PART_WORDS = frozenset(_PARTS.split())
+# A switch for what EAGLE-3's layer has: `use_residual: false` turns it off.
+_SWITCH = re.compile(
+    r"^(?:use|apply|enable|has|with)_(?:(?:self|causal|final|last|rms)_?)?(?:attention|attn|fc|mlp"
+    r"|norm|layernorm|residuals?|residual_connections?|rope|rotary|rotary_emb)$"
+)
+# A number that leaves alone what it multiplies.
+_FACTOR = re.compile(r"scal|multipl")
 
 
 def never_computed(config: Mapping[str, Any]) -> tuple[str, ...]:
@@ -123,8 +125,8 @@ def never_computed(config: Mapping[str, Any]) -> tuple[str, ...]:
 
     That is a known key with another value than the only one that will do, and a key that nobody
     knows, whose name speaks of the layer's structure and whose value says something: of those that
-    are off, which most extras are, that names nothing but what the layer has. No table of
-    bookkeeping keys is ever whole, so that the others pass: weights are accounted for anyway.
+    are off, as most extras are, one that switches what the layer has. No table of bookkeeping keys
+    is ever whole, so that the others pass: weights are accounted for anyway.
     """
     found = []
     for dotted, only in ONLY_VALUES.items():
@@ -133,8 +135,9 @@ def never_computed(config: Mapping[str, Any]) -> tuple[str, ...]:
             found.append(f"{dotted}: {value!r}")
     for dotted in unknown_keys(config):
         value, name = _value(config, dotted), dotted.rpartition(".")[2]
-        turned_off = value is False and _PART_WORDS.issuperset(name.split("_"))
-        if _STRUCTURAL.search(name) and (value or turned_off):
+        turned_off = value is False and _SWITCH.search(name)
+        neutral = type(value) in (int, float) and value == 1 and _FACTOR.search(name)
+        if turned_off or (value and not neutral and _STRUCTURAL.search(name)):
             found.append(f"{dotted}: {value!r}")
     return tuple(found)
 

@@ -74,7 +74,8 @@ class Producer:
     `ignored_theta`: of which drafts its trainer ignored `rope_theta`, and took 10000: of `all`, of
     `early` ones, of those with `scaled` rope (linear and dynamic; yarn in early ones), of `none`;
     `some` where trainers that do and trainers that don't look the same.
-    `exports_yarn`: its export may state a yarn that the draft wasn't trained with.
+    `exports_yarn`: its export may state a yarn that the draft wasn't trained with, and at the top
+    the target's theta beside the draft's own in `rope_scaling`.
     """
 
     name: str
@@ -117,7 +118,7 @@ _CONVERTER = ("Eagle3Speculator",)
 _SPECULATORS = ("speculators_model_type",)
 _HEAD_NORM = "norm_output switched the norm before the head until September 2026, what recurs since"
 _NORMED_TWICE = "its trainer norms the hidden state twice: input_layernorm, then hidden_norm"
-_ROPE_IGNORED = "its trainer ignored rope_theta: trained with 10000 whatever the config says"
+_ROPE_IGNORED = "its trainer ignored rope_theta: trained with 10000, but for interleaved mrope"
 _SCALED_ROPE_IGNORED = (
     "its trainer ignored rope_theta for linear and dynamic rope, and for yarn at first: trained "
     "with 10000"
@@ -224,7 +225,8 @@ PRODUCERS = (
         "AngelSlim",
         (
             Signs(("Eagle3LlamaForCausalLM", "CosyVoice3Eagle3LlamaForCausalLM")),
-            Signs(keys=("target_model_type", "modal_type")),
+            # `target_model_type` is in its configs too, and in SpecForge's.
+            Signs(keys=("modal_type",)),
         ),
         "outputs",
         ignored_theta="all",

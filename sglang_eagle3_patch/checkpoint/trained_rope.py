@@ -22,14 +22,14 @@ from sglang_eagle3_patch.settings import Settings
 # Where a trainer ignores theta for scaled rope: of which drafts of each kind.
 _SCALED = {"linear": "all", "dynamic": "all", "yarn": "first"}
 _MAYBE = {
-    "early": "{} before November 2025 trained with 10000",
+    "early": "{} before November 2025 trained with 10000, and AngelSlim's, renamed, look the same",
     "first": "{} at first trained yarn with 10000",
     "some": "SafeAILab and AngelSlim train with 10000, and their drafts look like this one",
 }
 
 
-# What ModelOpt 0.44 to 0.47 write for contexts beyond the trained ones, unless told otherwise
-# (`eagle_export_rope_scaling`). A yarn that was trained with brings its theta along.
+# What ModelOpt writes since 0.44 for contexts beyond the trained ones, unless it is told otherwise
+# (`eagle_export_rope_scaling`); recipes have another length. A trained yarn brings its theta along.
 EXPORTED_YARN = {"rope_type": "yarn", "factor": 32.0, "original_max_position_embeddings": 2048}
 
 
@@ -60,7 +60,8 @@ class TrainedRope:
     `stated`: theta by the config, None when it states none. `otherwise`: the theta that it may as
     well have been trained with, by the trainers that `source` names; None when it is certain.
     `conflict`: the config states two thetas, `rope_theta` and another one in a mapping, and nobody
-    says which counts. `unscaled`: the config states a scaling, and it was trained with none.
+    says which counts. `unscaled`: the config states a scaling, and it was trained with none;
+    `perhaps_unscaled`: it may have been.
     """
 
     rope: Rope
@@ -69,6 +70,7 @@ class TrainedRope:
     otherwise: float | None = None
     conflict: tuple[float, float] | None = None
     unscaled: bool = False
+    perhaps_unscaled: bool = False
 
     @property
     def theta(self) -> float:
@@ -82,7 +84,7 @@ class TrainedRope:
             self.conflict is not None
             or self.theta != DEFAULT_THETA
             or self.unscaled
-            or self.rope.scaling == EXPORTED_YARN
+            or self.rope.scaling.get("factor") == EXPORTED_YARN["factor"]
         )
 
     @property
@@ -102,10 +104,15 @@ def resolve(
     look the same, the config's word stays, and isn't certain.
     """
     trained = _with_theta(layer, producer, told.theta)
-    exported = producer.exports_yarn and layer.get("rope_scaling") == EXPORTED_YARN
-    if not exported or told.scaling_as_stated:
+    scaling = trained.rope.scaling
+    like_exported = trained.rope.kind == "yarn" and scaling.get("factor") == EXPORTED_YARN["factor"]
+    if not (producer.exports_yarn and like_exported) or told.scaling_as_stated:
         return trained
-    return replace(trained, rope=replace(trained.rope, scaling={}), unscaled=True)
+    written = layer.get("rope_scaling")
+    if isinstance(written, Mapping) and written.keys() <= {"type", *EXPORTED_YARN}:
+        return replace(trained, rope=replace(trained.rope, scaling={}), unscaled=True)
+    # Written anew by another tool, which may have added theta and defaults.
+    return replace(trained, perhaps_unscaled=True)
 
 
 def in_both_schemas(layer: Mapping[str, Any], trained: TrainedRope) -> dict[str, Any]:
@@ -122,16 +129,26 @@ def _with_theta(layer: Mapping[str, Any], producer: Producer, option: float | No
     ignored: str = producer.ignored_theta
     if ignored == "scaled":
         ignored = _SCALED.get(rope.kind, "none")
+    if _is_interleaved(layer):
+        ignored = "none"  # AngelSlim's class for it reads the config
     other = {rope.theta, top} - {None, DEFAULT_THETA}
     if ignored == "all" and other:
         source = f"{producer.name} trains with 10000 whatever the config says"
         return TrainedRope(replace(rope, theta=DEFAULT_THETA), rope.theta, source)
-    if top is not None and rope.theta is not None and top != rope.theta:
-        return TrainedRope(rope, rope.theta, conflict=(top, rope.theta))
+    nested = rope.theta
+    # ModelOpt's exporter takes the one at the top from the target where the draft has none.
+    own = producer.exports_yarn and isinstance(layer.get("rope_scaling"), Mapping)
+    if top is not None and nested is not None and nested != top and not own:
+        return TrainedRope(rope, nested, conflict=(top, nested))
     if ignored in _MAYBE and other:
         source = _MAYBE[ignored].format(producer.name)
         return TrainedRope(rope, rope.theta, source, DEFAULT_THETA)
     return TrainedRope(rope, rope.theta)
+
+
+def _is_interleaved(layer: Mapping[str, Any]) -> bool:
+    places = (layer.get("rope_scaling"), layer.get("rope_parameters"))
+    return any(isinstance(place, Mapping) and place.get("mrope_interleaved") for place in places)
 
 
 def shown(theta: float) -> str:

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from sglang_eagle3_patch.checkpoint.json_file import printable
@@ -89,8 +90,15 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         from sglang_eagle3_patch.commands.doctor_output import print_judgement
 
-        print_judgement(judgement, arguments.draft, arguments.target, arguments.launch)
+        draft = _folder_of(arguments.draft)
+        target = arguments.target and _folder_of(arguments.target)
+        print_judgement(judgement, draft, target, arguments.launch)
     return 1 if judgement.verdict == "error" else 0
+
+
+def _folder_of(given: str) -> str:
+    """Return the folder of a file that was given: SGLang takes no file."""
+    return str(Path(given).parent) if Path(given).is_file() else given
 
 
 def judge(
@@ -130,6 +138,11 @@ def read_case(
     found = find_draft(draft, launch.draft_revision)
     # The revision of the launch is that of the launch's own target.
     revision = None if target else launch.revision
+    if target and launch.model_path and target != launch.model_path:
+        raise CannotJudge(
+            f"--target is {target}, and the launch arguments' --model-path {launch.model_path}. "
+            "Fix: name the target once"
+        )
     target = target or launch.model_path
     case = Case(
         replace(found.spec, told_rope=ToldRope.of(settings)),

@@ -96,6 +96,12 @@ def trained_rope(written: Mapping[str, Any], draft: str, revision: str | None) -
             f"{shown(trained.theta)}: {trained.source}. Fix: if it was trained with another, name "
             f"that: {OPTION}{shown(stated)}",
         )
+    if trained.perhaps_unscaled:
+        _warn_once(
+            f"{draft} is served with the yarn of factor 32 that its config states; ModelOpt's "
+            "export writes such a one over the plain rope that it trained with. Fix: if this one "
+            "was trained with plain rope, leave the yarn out of its config.json"
+        )
     if trained.unscaled:
         _warn_once(
             f"{draft} was trained with plain rope, and ModelOpt's export wrote a yarn of factor 32 "

@@ -125,7 +125,7 @@ def test_a_rope_that_both_versions_read_as_trained_is_left_alone(config: dict[st
     assert with_trained_rope(config, resolve(config, UNKNOWN)) == config
 
 
-ANGELSLIM = {**forms.sglang_config(), "target_model_type": "qwen3", "rope_theta": 1e6}
+ANGELSLIM = {**forms.sglang_config(), "modal_type": "LLM", "rope_theta": 1e6}
 TWO_THETAS = {**forms.sglang_config(), "rope_theta": 1e6, "rope_parameters": {"rope_theta": 5e4}}
 
 

@@ -152,7 +152,7 @@ class TestConfigFile:
         assert "WARNING: not judged: --config launch.yaml" in line
 
 
-@pytest.mark.parametrize("algorithm", ["NEXTN", "STANDALONE", "DFLASH", "NGRAM", None])
+@pytest.mark.parametrize("algorithm", ["STANDALONE", "DFLASH", "NGRAM", None])
 def test_other_speculation_is_not_judged(
     place: Path, capsys: pytest.CaptureFixture[str], algorithm: str | None
 ) -> None:
@@ -161,21 +161,24 @@ def test_other_speculation_is_not_judged(
     assert passed(capsys, *TARGET, *DRAFT, *asked) == ""
 
 
+@pytest.mark.parametrize("name", ["EAGLE", "NEXTN"])
 class TestEagle:
-    """`--speculative-algorithm EAGLE`, which runs drafts of several kinds."""
+    """`--speculative-algorithm EAGLE`, alias NEXTN, which runs drafts of several kinds."""
 
-    EAGLE = (*TARGET, *DRAFT, "--speculative-algorithm", "EAGLE")
+    ASKED = (*TARGET, *DRAFT, "--speculative-algorithm")
 
     def test_a_draft_of_another_kind_is_not_judged(
-        self, place: Path, capsys: pytest.CaptureFixture[str]
+        self, place: Path, capsys: pytest.CaptureFixture[str], name: str
     ) -> None:
         write_draft(place / "draft", config(architectures=["LlamaForCausalLMEagle"]))
-        assert passed(capsys, *self.EAGLE) == ""
+        assert passed(capsys, *self.ASKED, name) == ""
 
-    def test_an_eagle3_draft_is(self, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        assert "preflight: ok" in passed(capsys, *self.EAGLE)
+    def test_an_eagle3_draft_is(
+        self, place: Path, capsys: pytest.CaptureFixture[str], name: str
+    ) -> None:
+        assert "preflight: ok" in passed(capsys, *self.ASKED, name)
         damage(place / "draft")
-        assert MISSING in refusal(*self.EAGLE)
+        assert MISSING in refusal(*self.ASKED, name)
 
 
 class TestNotJudged:

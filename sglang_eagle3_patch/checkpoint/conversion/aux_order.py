@@ -167,9 +167,7 @@ def _as_the_release_reads(
     )
 
 
-_NAME_IT = (
-    "serve the draft as it is, with the plugin, whose aux-capture patch sets the layers themselves"
-)
+_NAME_IT = "serve the draft with a release whose target class can capture them"
 
 
 def _refuse_another_rule(spec: DraftSpec, options: Options) -> None:

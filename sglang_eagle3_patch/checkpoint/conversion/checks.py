@@ -150,9 +150,10 @@ def _forward(spec: DraftSpec, flags: DraftFlags) -> Iterator[Problem]:
         )
     if flags.double_input_norm:
         yield Problem(
-            f"its producer ({spec.producer.name}) norms the hidden state twice, which nothing in "
-            "SGLang or the plugin computes",
-            f"if this draft was trained otherwise, {_FLAG} double_input_norm=false",
+            f"its producer ({spec.producer.name}) norms the hidden state twice, which no SGLang "
+            "computes, and the plugin by the original's form alone",
+            "serve the original with the plugin; if this draft was trained otherwise, "
+            f"{_FLAG} double_input_norm=false",
         )
     eagle = spec.config.get("eagle_config") or {}
     for key, neutral in NEUTRAL.items():

@@ -22,6 +22,7 @@ from sglang_eagle3_patch.checkpoint.flags import DraftFlags, norm_output_alone
 from sglang_eagle3_patch.checkpoint.header import DTYPE_BITS
 from sglang_eagle3_patch.checkpoint.layouts import NOT_WEIGHTS
 from sglang_eagle3_patch.checkpoint.spec import DraftSpec
+from sglang_eagle3_patch.checkpoint.trained_rope import shown
 
 
 @dataclass(frozen=True)
@@ -86,6 +87,11 @@ def _meaning_notes(spec: DraftSpec, options: Options) -> Iterator[str]:
             "norm_output is true and nothing tells who wrote it: taken for what recurs; of "
             "SpecForge before September 2026 it is not: then give --flag norm_output=false"
         )
+    rope = spec.trained_rope
+    if rope.otherwise is not None:
+        yield f"rope_theta {shown(rope.theta)} is taken from its config; {rope.source}"
+    if rope.perhaps_unscaled:
+        yield "the yarn of factor 32 is taken from its config; ModelOpt writes it over plain rope"
 
 
 def _flags(spec: DraftSpec, said: Mapping[str, bool]) -> DraftFlags:

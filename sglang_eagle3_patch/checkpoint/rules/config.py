@@ -11,6 +11,7 @@ from sglang_eagle3_patch.checkpoint.config import (
     is_speculators,
 )
 from sglang_eagle3_patch.checkpoint.config_keys import never_computed
+from sglang_eagle3_patch.checkpoint.producers import UNKNOWN
 from sglang_eagle3_patch.checkpoint.rules.answers import (
     OK,
     Answer,
@@ -120,6 +121,9 @@ def architecture(case: Case) -> Answer:
     else:
         wanted = MLA_ARCHITECTURE if mla else EAGLE3_ARCHITECTURES[0]
         remedy = f'write "architectures": ["{wanted}"] into its config.json'
+        if case.draft.producer is not UNKNOWN:
+            # Under another architecture nothing would tell any more who trained it, and how.
+            remedy = _CONVERT
     return wrong(
         f"architectures is {stated}, none of them an EAGLE-3 draft class of {case.release}",
         remedy,

@@ -19,7 +19,8 @@ _MARKS: tuple[Verdict, ...] = ("ok", "warning", "error")
 class Finding:
     """One rule's answer, named.
 
-    `severity` is the rule's, but `fixable` where stock SGLang goes wrong and the plugin does not.
+    `severity` is the rule's, but `fixable` where stock SGLang goes wrong and the plugin, which is
+    asked about, does not.
     `effects` is the outcome for "stock" and for "plugin". `grave`: the rule is about an error.
     """
 
@@ -150,7 +151,8 @@ def judge_case(case: Case) -> Judgement:
         answer = rule.answer(case)
         effects: dict[str, Outcome] = {"stock": answer.stock, "plugin": answer.plugin}
         mended = (
-            answer.status == "wrong"
+            case.plugin
+            and answer.status == "wrong"
             and answer.stock in ("refuses", "degraded")
             and answer.plugin == "serves"
         )

@@ -50,11 +50,9 @@ def algorithm(case: Case) -> Answer:
         )
     if not asked:
         return OK
-    return wrong(
+    return unknown(
         f"--speculative-algorithm {asked} does not run an EAGLE-3 draft",
         "start with " + " ".join(_EAGLE3),
-        stock="unknown",
-        plugin="unknown",
         arguments=_EAGLE3,
         algorithm=asked,
     )

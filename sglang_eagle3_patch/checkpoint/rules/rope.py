@@ -72,11 +72,12 @@ def conflict(case: Case) -> Answer:
     if thetas is None:
         return OK
     top, nested = map(shown, thetas)
-    return unknown(
+    return wrong(
         f"rope_theta is {top}, and {nested} in rope_parameters or rope_scaling",
         f"name the theta it was trained with: {_OPTION}{top} or {_OPTION}{nested}"
         if case.plugin
         else "write the theta it was trained with in both places of its config.json",
+        stock="unknown",
         plugin="refuses",
         rope_theta=thetas[0],
         rope_parameters=thetas[1],
@@ -157,7 +158,11 @@ def rope_untrained(case: Case) -> Answer:
     return wrong(
         f"rope_theta is {shown(read)}, and it was trained with {shown(trained.theta)}: "
         f"{trained.source}",
-        mended_by(case, "draft-rope", f"write rope_theta {shown(trained.theta)} into its config"),
+        mended_by(
+            case,
+            "draft-rope",
+            f"write rope_theta {shown(trained.theta)} wherever its config.json states one",
+        ),
         stock="degraded",
         plugin="serves",
         theta=read,
@@ -173,10 +178,16 @@ def rope_exported(case: Case) -> Answer:
     told otherwise. It changes the rotation and the amplitude of every position: within the trained
     contexts fewer drafts are accepted.
 
-    Remedy: serve it with the plugin, which takes the plain rope, or convert it; to have the yarn
-    set `SGLANG_EAGLE3_PATCH_OPTIONS=rope_scaling=stated`.
+    Remedy: serve it with the plugin, which takes the plain rope; to have the yarn set
+    `SGLANG_EAGLE3_PATCH_OPTIONS=rope_scaling=stated`.
     """
-    if not case.draft.trained_rope.unscaled:
+    trained = case.draft.trained_rope
+    if trained.perhaps_unscaled:
+        return unknown(
+            "its config states a yarn of factor 32, as ModelOpt's export writes it over plain rope",
+            "compare its accept length with that without rope_scaling in its config.json",
+        )
+    if not trained.unscaled:
         return OK
     return wrong(
         "it was trained with plain rope, and ModelOpt's export wrote a yarn of factor 32",
@@ -204,7 +215,8 @@ def rope_maybe_untrained(case: Case) -> Answer:
         f"rope_theta is {shown(trained.theta)}; {trained.source}",
         f"compare the accept length with {_OPTION}{shown(trained.otherwise)}"
         if case.plugin
-        else f"compare the accept length with rope_theta {shown(trained.otherwise)} in its config",
+        else f"compare the accept length with rope_theta {shown(trained.otherwise)} in its config "
+        "wherever it states one",
         stock="serves",
         plugin="serves",
         theta=trained.theta,

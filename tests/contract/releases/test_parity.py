@@ -71,7 +71,7 @@ def test_a_difference_that_only_recurs_is_told_by_its_step(
     assert "first differs in step1.layers.0" in told
 
 
-ANGELSLIM = {"target_model_type": "qwen3", "rope_theta": 1e6}
+ANGELSLIM = {"modal_type": "LLM", "rope_theta": 1e6}
 TWO_THETAS = {"rope_theta": 1e6, "rope_parameters": {"rope_theta": 5e4}}
 
 

@@ -172,7 +172,12 @@ WRITTEN: dict[str, tuple[str, Config, Headers]] = {
     ),
     "AngelSlim": (
         "AngelSlim",
-        flat("Eagle3LlamaForCausalLM", target_model_type="qwen3", tie_word_embeddings=True),
+        flat(
+            "Eagle3LlamaForCausalLM",
+            target_model_type="qwen3",
+            modal_type="LLM",
+            tie_word_embeddings=True,
+        ),
         top("embed_tokens.weight") | layer("midlayer."),
     ),
     "speculators 0.3 trainer": (

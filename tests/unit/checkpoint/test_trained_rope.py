@@ -92,6 +92,35 @@ class TestModelOptsExport:
         trained = self.rope()
         assert (trained.unscaled, trained.rope.scaling, trained.theta) == (True, {}, 7.0)
 
+    @pytest.mark.parametrize("length", [2048, 4096])
+    def test_the_length_is_the_users(self, length: int) -> None:
+        scaling = {"type": "yarn", "factor": 32, "original_max_position_embeddings": length}
+        assert self.rope(rope_scaling=scaling).unscaled
+
+    @pytest.mark.parametrize("added", [{"rope_theta": 7.0}, {"beta_fast": 32.0}])
+    def test_written_anew_by_another_tool_it_is_not_certain(self, added: dict[str, float]) -> None:
+        trained = self.rope(rope_scaling=None, rope_parameters={**EXPORTED_YARN, **added})
+        assert (trained.unscaled, trained.perhaps_unscaled) == (False, True)
+
+    def test_its_own_theta_is_the_one_in_the_mapping(self) -> None:
+        trained = self.rope(rope_scaling={"rope_type": "llama3", "rope_theta": 9.0})
+        assert (trained.theta, trained.conflict) == (9.0, None)
+
+
+def test_angelslims_interleaved_mrope_reads_theta() -> None:
+    mrope = {"rope_type": "default", "mrope_interleaved": True, "mrope_section": [2, 3, 3]}
+    plain, interleaved = (
+        spec("AngelSlim", rope_theta=5e6, **rope).trained_rope
+        for rope in ({}, {"rope_scaling": mrope})
+    )
+    assert (plain.theta, interleaved.theta) == (1e4, 5e6)
+
+
+def test_a_targets_type_tells_no_trainer() -> None:
+    # It is in configs of SpecForge's for gemma3 and qwen3-vl.
+    trained = spec("SpecForge", rope_theta=1e6, target_model_type="gemma3_text").trained_rope
+    assert (trained.theta, trained.otherwise) == (1e6, 1e4)
+
     @pytest.mark.parametrize(
         ("name", "scaling", "told"),
         [
@@ -99,6 +128,7 @@ class TestModelOptsExport:
             # What was trained with a yarn states its theta along with it.
             ("ModelOpt", {**EXPORTED_YARN, "rope_theta": 7.0}, NOTHING_TOLD),
             ("ModelOpt", {**EXPORTED_YARN, "factor": 16.0}, NOTHING_TOLD),
+            ("ModelOpt", {**EXPORTED_YARN, "beta_fast": 16.0}, NOTHING_TOLD),
             ("ModelOpt 0.42", EXPORTED_YARN, NOTHING_TOLD),
             ("SpecForge", EXPORTED_YARN, NOTHING_TOLD),
         ],

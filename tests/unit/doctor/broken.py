@@ -83,7 +83,7 @@ BROKEN: dict[str, Row] = {
         besides="E3-config-speculators",
     ),
     "E3-config-architecture": row(
-        "refuses", "refuses", drafts.flat("Eagle3LlamaForCausalLM", target_model_type="llama")
+        "refuses", "refuses", drafts.flat("Eagle3LlamaForCausalLM", modal_type="LLM")
     ),
     "E3-config-attention": row(
         "degraded", "refuses", config(), drafts.top() | drafts.layer("midlayer.", mla=True)
@@ -324,7 +324,7 @@ BROKEN: dict[str, Row] = {
     "E3-layers-place": row(
         "degraded",
         "serves",
-        config(eagle_aux_hidden_state_layer_ids=[2, 3, 5], target_model_type="llama"),
+        config(eagle_aux_hidden_state_layer_ids=[2, 3, 5], modal_type="LLM"),
     ),
     "E3-layers-captured": row(
         "degraded",
@@ -371,7 +371,6 @@ BROKEN: dict[str, Row] = {
         "unknown",
         "refuses",
         config(rope_theta=5e5, rope_parameters={"rope_theta": 10000.0, "rope_type": "default"}),
-        status="unknown",
     ),
     "E3-rope-partial": row(
         "degraded",
@@ -396,9 +395,7 @@ BROKEN: dict[str, Row] = {
             }
         ),
     ),
-    "E3-rope-untrained": row(
-        "degraded", "serves", config(rope_theta=1e6, target_model_type="qwen3")
-    ),
+    "E3-rope-untrained": row("degraded", "serves", config(rope_theta=1e6, modal_type="LLM")),
     "E3-rope-exported": row(
         "degraded",
         "serves",

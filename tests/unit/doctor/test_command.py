@@ -418,3 +418,25 @@ class TestHub:
         assert found.plugin.outcome == "serves"
         assert [finding.id for finding in found.told] == ["E3-files-values-unread"]
         assert found.verdict == "ok"
+
+
+def test_a_file_is_launched_by_its_folder(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_draft(place / "draft", config(norm_before_residual=False), tensors())
+    run("draft/config.json")
+    assert "--speculative-draft-model-path draft " in capsys.readouterr().out + " "
+
+
+def test_two_targets_are_not_judged(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_draft(place / "draft", config(), tensors())
+    assert run("draft", "--target", "target", "--", "--model-path", "another") == 2
+    assert "--target is target, and" in capsys.readouterr().err
+
+
+def test_the_trainers_word_is_not_lost_by_another_architecture(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_draft(place / "draft", config(architectures=["LlamaForCausalLM"]), tensors())
+    run("draft")
+    out = capsys.readouterr().out
+    assert "E3-config-architecture" in out
+    assert "sglang-eagle3 convert" in out

@@ -162,7 +162,7 @@ def test_stock_is_wrong_where_it_reads_another_theta_than_was_trained(
     release: str, form: str
 ) -> None:
     rope = {"rope_theta": 1e6} if form == "rope_theta" else {"rope_parameters": {"rope_theta": 1e6}}
-    judgement = judge_case(case(config(target_model_type="qwen3", **rope), release=release))
+    judgement = judge_case(case(config(modal_type="LLM", **rope), release=release))
     found = {f.id: f.effects for f in judgement.told if f.id.startswith("E3-rope")}
     # transformers 4 takes 10000 where rope_theta is missing, as its trainer did.
     right = release == OLDEST and form == "rope_parameters"
