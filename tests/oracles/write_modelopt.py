@@ -1,7 +1,7 @@
 """Writes the golden files of ModelOpt: the logits of its own trainer's forward.
 
     pip install --no-deps --target DIR nvidia-modelopt==0.47.0 transformers==5.12.1 \\
-        omegaconf==2.4.0 antlr4-python3-runtime==4.9.3 pulp==3.3.0
+        tokenizers==0.22.2 omegaconf==2.4.0 antlr4-python3-runtime==4.9.3 pulp==3.3.0
     PYTHONPATH=DIR:. python -m tests.oracles.write_modelopt
 
 It makes its rope as transformers did before 5.19, hence the version.
@@ -79,6 +79,13 @@ def case(name: str, changes: dict[str, Any], folder: Path) -> golden.Case:
             },
         },
     )
+    logits = trained_logits(model)
+    model.get_exporter().export(folder)
+    return golden.saved_case(NAME, name, folder, logits)
+
+
+def trained_logits(model: Any) -> list[torch.Tensor]:
+    """Return the logits of the trainer's forward over the golden inputs, one tensor a step."""
     golden.load_shared(model.eagle_module)
     model.get_input_embeddings().weight.copy_(golden.embedding())
     logits: list[torch.Tensor] = []
@@ -94,9 +101,8 @@ def case(name: str, changes: dict[str, Any], folder: Path) -> golden.Case:
             "aux_hidden_states": aux,
         },
     )
-    model.get_exporter().export(folder)
     # Where others shift tokens to the left in each step, it shifts states to the right.
-    return golden.saved_case(NAME, name, folder, [x[:, step:] for step, x in enumerate(logits)])
+    return [x[:, step:] for step, x in enumerate(logits)]
 
 
 def main() -> None:

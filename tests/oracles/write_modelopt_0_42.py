@@ -1,7 +1,8 @@
 """Writes the golden files of a ModelOpt that still names its layer `midlayer`, as 0.41 does too.
 
     pip install --no-deps --target DIR nvidia-modelopt==0.42.0 transformers==4.57.1 \\
-        huggingface_hub==0.36.2 tokenizers==0.22.2
+        huggingface_hub==0.36.2 tokenizers==0.22.2 \\
+        omegaconf==2.4.0 antlr4-python3-runtime==4.9.3 pulp==3.3.0
     PYTHONPATH=DIR:. python -m tests.oracles.write_modelopt_0_42
 
 From 0.41 on it norms the hidden state twice; until 0.40 the layer's own norm is an `Identity`.
@@ -21,7 +22,7 @@ from modelopt.torch.speculative.eagle.default_config import default_eagle_config
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from tests.oracles import golden_files as golden
-from tests.oracles.write_modelopt import DRAFT, TARGET
+from tests.oracles.write_modelopt import DRAFT, TARGET, trained_logits
 
 NAME = "modelopt-0.42.0"
 OWN = {"rope_scaling": None, "use_aux_hidden_state": True, "use_last_layernorm": True}
@@ -37,24 +38,9 @@ def case(folder: Path) -> golden.Case:
     # It allows torch no other attention than a GPU's.
     model.eagle_config._attn_implementation = "eager"
     model.num_ttt_steps = golden.STEPS
-    golden.load_shared(model.eagle_module)
-    model.get_input_embeddings().weight.copy_(golden.embedding())
-    logits: list[torch.Tensor] = []
-    model.eagle_module.lm_head.register_forward_hook(lambda module, args, out: logits.append(out))
-    aux, _ = golden.padded_inputs()
-    token_ids = golden.inputs()[1][None]  # the trainer shifts them itself
-    model.train()
-    model(
-        input_ids=token_ids,
-        base_model_outputs={
-            "base_model_hidden_states": aux[..., : golden.HIDDEN],
-            "base_model_logits": torch.randn(*token_ids.shape, golden.VOCAB),
-            "aux_hidden_states": aux,
-        },
-    )
+    logits = trained_logits(model)
     export_hf_checkpoint(model, export_dir=folder)
-    # Where others shift tokens to the left in each step, it shifts states to the right.
-    return golden.saved_case(NAME, "plain", folder, [x[:, step:] for step, x in enumerate(logits)])
+    return golden.saved_case(NAME, "plain", folder, logits)
 
 
 def main() -> None:
