@@ -20,11 +20,13 @@ from sglang_eagle3_patch.checkpoint.flags import DraftFlags
 from sglang_eagle3_patch.checkpoint.header import CheckpointUnreadable, weight_files
 from sglang_eagle3_patch.checkpoint.json_file import printable
 from sglang_eagle3_patch.checkpoint.locate import local_folder
+from sglang_eagle3_patch.checkpoint.trained_rope import ToldRope
 from sglang_eagle3_patch.commands.convert_outcome import refuse_an_error, served
 from sglang_eagle3_patch.commands.doctor_inputs import CannotJudge
 from sglang_eagle3_patch.commands.pickled import pickled_tensors
 from sglang_eagle3_patch.facts.engine_facts import EngineFacts
 from sglang_eagle3_patch.facts.store import facts_for, known_releases, newest_known
+from sglang_eagle3_patch.settings import Settings, SettingsError
 
 DONE, REFUSED, FAILED = 0, 1, 2
 _SHOWN = 8
@@ -99,7 +101,7 @@ def run(arguments: argparse.Namespace) -> int:
     except NotConvertible as problem:
         print(f"sglang-eagle3 convert: refused: {printable(str(problem))}", file=sys.stderr)
         return REFUSED
-    except (CheckpointUnreadable, CannotJudge, OSError) as problem:
+    except (CheckpointUnreadable, CannotJudge, SettingsError, OSError) as problem:
         print(f"sglang-eagle3 convert: failed: {printable(str(problem))}", file=sys.stderr)
         return FAILED
 
@@ -117,6 +119,7 @@ def _run(arguments: argparse.Namespace) -> int:
         aux_inputs=arguments.aux_layers,
         listed_order=arguments.aux_order and arguments.aux_order == "listed",
         flags=dict(arguments.flag),
+        told_rope=ToldRope.of(Settings.from_environment()),
         needs_plugin=arguments.needs_plugin,
         tool_version=__version__,
     )

@@ -7,7 +7,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sglang_eagle3_patch.checkpoint.config_file import read_config
@@ -91,4 +91,5 @@ def plan_conversion(
             f"{source} holds no weights (*.safetensors or *.bin). Fix: give the draft's folder."
         )
     spec = DraftSpec.of(config, {name: t.header for name, t in tensors.items()}, source)
+    spec = replace(spec, told_rope=options.told_rope)
     return Conversion(source, spec, make_plan(spec, tensors, options), options)

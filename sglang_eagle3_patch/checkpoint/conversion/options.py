@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from sglang_eagle3_patch.checkpoint.config_file import read_config
+from sglang_eagle3_patch.checkpoint.trained_rope import NOTHING_TOLD, ToldRope
 from sglang_eagle3_patch.facts.engine_facts import EngineFacts, TargetClass
 
 _TEXT = ("text_config", "language_config", "llm_config", "thinker_config")
@@ -44,6 +45,7 @@ class Options:
     listed_order: whether `fc` takes the aux states in the order in which the ids are listed; else
         in the order of layers. None: as its producer trains.
     flags: the user's own word on the draft's flags, by their names in `DraftFlags`.
+    told_rope: the user's own word on the rope that the draft was trained with.
     needs_plugin: whether what only the plugin computes may be written.
     tool_version: of this package, for the provenance.
     """
@@ -54,6 +56,7 @@ class Options:
     aux_inputs: tuple[int, ...] | None = None
     listed_order: bool | None = None
     flags: Mapping[str, bool] = field(default_factory=dict)
+    told_rope: ToldRope = NOTHING_TOLD
     needs_plugin: bool = False
     tool_version: str = ""
 

@@ -169,3 +169,17 @@ class Hostile:
 
     def __reduce__(self) -> tuple[object, ...]:
         return (Path.touch, (self.file,))
+
+
+def test_the_theta_of_the_option_is_written(
+    source: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("SGLANG_EAGLE3_PATCH_OPTIONS", "rope_theta=5e5")
+    assert main([str(source), str(tmp_path / "out")]) == 0
+    assert written.config_of(tmp_path / "out")["rope_theta"] == 5e5
+    monkeypatch.setenv("SGLANG_EAGLE3_PATCH_OPTIONS", "rope_theta=x")
+    assert main([str(source), str(tmp_path / "again")]) == 2
+    assert "rope_theta='x' is not a number above 1. Fix:" in capsys.readouterr().err
