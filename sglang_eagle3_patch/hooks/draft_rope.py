@@ -7,7 +7,8 @@ Where: `PretrainedConfig.get_config_dict`, through which transformers and SGLang
 `config.json`.
 How: of an EAGLE-3 draft's config the rope becomes the one that it was trained with, as its producer
 tells, in the form of both versions of transformers; everything else passes untouched. What isn't
-certain stays as stated, with a warning; two values of theta are refused.
+certain stays as stated, with a warning; two values of theta are refused, and dynamic rope, which
+SGLang and transformers compute differently.
 When it can go: never by SGLang's doing; when no such draft is served any more.
 """
 
@@ -64,7 +65,7 @@ def trained_rope(written: Mapping[str, Any], draft: str, revision: str | None) -
     """Return the rope that the draft with this config, as `written`, was trained with.
 
     What isn't certain is told once a process, and so is what the config states otherwise.
-    Raises `DraftError` for a config that states two thetas.
+    Raises `DraftError` for a config that states two thetas, and for dynamic rope.
     """
     told = ToldRope.of(Settings.from_environment())
     spec = DraftSpec(Path(draft), written, {}, told_rope=told)
@@ -83,6 +84,13 @@ def trained_rope(written: Mapping[str, Any], draft: str, revision: str | None) -
             f"{nested} in rope_parameters or rope_scaling, and which of them was trained with "
             "depends on the trainer's transformers",
             f"name the one it was trained with: {OPTION}{top} or {OPTION}{nested}",
+        )
+    if trained.rope.kind == "dynamic":
+        raise DraftError(
+            NAME,
+            f"the rope of the draft {draft} is dynamic: SGLang scales it in every context, and "
+            "trainers in those beyond max_position_embeddings alone",
+            "leave the scaling out of its config.json: up to that length it is plain rope",
         )
     if trained.otherwise is not None:
         _warn_once(

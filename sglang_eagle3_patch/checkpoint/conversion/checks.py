@@ -225,6 +225,11 @@ def _rope(spec: DraftSpec) -> Iterator[Problem]:
             "write the theta it was trained with in both places of its config.json",
         )
     rope = spec.rope
+    if rope.kind == "dynamic":
+        yield Problem(
+            "its rope is dynamic, which SGLang scales in every context",
+            "leave the scaling out: up to max_position_embeddings it is plain rope",
+        )
     if spec.attention == "mla" or rope.kind != "yarn":
         return
     try:

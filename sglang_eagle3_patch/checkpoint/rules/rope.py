@@ -84,6 +84,25 @@ def conflict(case: Case) -> Answer:
     )
 
 
+@rule("E3-rope-dynamic", "error")
+def dynamic(case: Case) -> Answer:
+    """The draft's rope is dynamic.
+
+    Cause: transformers scales such a rope in contexts beyond `max_position_embeddings` alone,
+    SGLang in every context: the rotation is another one from the first token on.
+
+    Remedy: leave the scaling out of the config: up to that length it is plain rope.
+    """
+    if case.draft.rope.kind != "dynamic":
+        return OK
+    return wrong(
+        "its rope is dynamic, which SGLang scales in every context",
+        "leave the scaling out of its config.json: up to max_position_embeddings it is plain rope",
+        stock="degraded",
+        plugin="refuses",
+    )
+
+
 @rule("E3-rope-partial", "error")
 def partial(case: Case) -> Answer:
     """Heads are rotated in part, by a key that SGLang does not look at.

@@ -334,6 +334,9 @@ _OTHER_FUNCTIONS: Mapping[str, Config] = {
     "embedding_multiplier: 12.0": {"embedding_multiplier": 12.0},
     "eagle_config.eh_proj_before_attn: true": {"eagle_config": {"eh_proj_before_attn": True}},
     "hidden_act: gelu": {"hidden_act": "gelu"},
+    "rope_type: dynamic": {
+        "rope_parameters": {"rope_type": "dynamic", "factor": 4.0, "rope_theta": golden.THETA}
+    },
     "eagle_config.use_last_layernorm: false": {"eagle_config": {"use_last_layernorm": False}},
     "eagle_config.use_mtp_layernorm: true": {"eagle_config": {"use_mtp_layernorm": True}},
     "eagle_config.next_layer_regular: false": {"eagle_config": {"next_layer_regular": False}},

@@ -396,6 +396,9 @@ BROKEN: dict[str, Row] = {
         ),
     ),
     "E3-rope-untrained": row("degraded", "serves", config(rope_theta=1e6, modal_type="LLM")),
+    "E3-rope-dynamic": row(
+        "degraded", "refuses", config(rope_scaling={"rope_type": "dynamic", "factor": 4.0})
+    ),
     "E3-rope-exported": row(
         "degraded",
         "serves",

@@ -64,7 +64,10 @@ CHECKS: dict[tuple[str, str], str] = {
     ("P24", "one rope, in the release's form"): (
         "rope-newer-schema rope-conflict rope-partial rope-amplitude rope-mrope"
     ),
-    ("P25", "the rope that was trained with"): "rope-untrained rope-exported rope-maybe-untrained",
+    (
+        "P25",
+        "the rope that was trained with",
+    ): "rope-untrained rope-exported rope-dynamic rope-maybe-untrained",
     ("P26", "the window that was trained with"): (
         "window-unserved window-untrained window-layer-types"
     ),
