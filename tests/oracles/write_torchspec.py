@@ -2,11 +2,12 @@
 
     TORCHDYNAMO_DISABLE=1 PYTHONPATH=DIR:CHECKOUT:. python -m tests.oracles.write_torchspec
 
-It is on no package index. CHECKOUT is one of https://github.com/lightseekorg/TorchSpec, of which
-what runs on a CPU was used: `torchspec/models/draft/deepseek_eagle.py` of commit 7adce248,
-`llama3_eagle.py` of 11356816, `base.py` of f8cdd367, `torchspec/models/eagle3.py` of 1098e20c with
-the two lines about `norm_output` that it got later, the writing half of `tools/convert_to_hf.py` of
-0db7eac0; beside them a `version.txt` of 0.1.0, which published drafts of its state. DIR has
+It is on no package index. CHECKOUT is one of https://github.com/lightseekorg/TorchSpec. The files
+here came from a transcription of what runs on a CPU, not from a checkout:
+`torchspec/models/draft/deepseek_eagle.py` of commit 7adce248, `llama3_eagle.py` of 11356816,
+`base.py` of f8cdd367, `torchspec/models/eagle3.py` of 1098e20c with the two lines about
+`norm_output` that it got later, the writing half of `tools/convert_to_hf.py` of 0db7eac0;
+beside them a `version.txt` of 0.1.0, which published drafts of its state. DIR has
 transformers 4.57.1, of the age of its configs. Its modules are compiled where they are defined;
 dynamo is off so that no compiler is needed.
 """
