@@ -76,10 +76,9 @@ num_key_value_heads
 """
 # And those by which the same tensors compute something else.
 _COMPUTATION = """
-attention_bias bias eagle_aux_hidden_state_layer_ids eagle_config final_logit_softcapping
-hidden_act layer_types mlp_bias norm_before_residual norm_output
-partial_rotary_factor rms_norm_eps rope_interleave rope_parameters rope_scaling rope_theta
-sliding_window use_sliding_window
+attention_bias bias eagle_aux_hidden_state_layer_ids eagle_config final_logit_softcapping hidden_act
+layer_types mlp_bias norm_before_residual norm_output partial_rotary_factor rms_norm_eps
+rope_interleave rope_parameters rope_scaling rope_theta sliding_window use_sliding_window
 """
 SHAPES, COMPUTATION = frozenset(_SHAPES.split()), frozenset(_COMPUTATION.split())
 STRUCTURE = SHAPES.union(_STRUCTURE.split())

@@ -37,9 +37,10 @@ class Signs:
     not_null: tuple[str, ...] = ()
     model_type: str = ""
 
-    def hold(self, config: Mapping[str, Any], names: Collection[str]) -> bool:
-        """Whether the config and the names as written show these signs."""
-        bare = [without_prefix(name) for name in names]
+    def hold(
+        self, config: Mapping[str, Any], names: Collection[str], bare: Collection[str]
+    ) -> bool:
+        """Whether the config and the names, as written and `bare` of prefixes, show these signs."""
         return (
             self.may_hold(config)
             and all(_named(bare, pattern) for pattern in self.names)
@@ -277,8 +278,9 @@ def recognise(config: Mapping[str, Any], names: Collection[str]) -> Producer:
     Where no names are known they could still make it an earlier row's: if that one means other
     layers by its ids, what they mean is unknown.
     """
+    bare = {without_prefix(name) for name in names}
     for number, producer in enumerate(PRODUCERS):
-        if any(signs.hold(config, names) for signs in producer.signs):
+        if any(signs.hold(config, names, bare) for signs in producer.signs):
             return producer if names else _unnamed(producer, config, PRODUCERS[:number])
     return UNKNOWN
 

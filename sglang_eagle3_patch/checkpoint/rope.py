@@ -153,6 +153,12 @@ def stated_in_both_schemas(layer: Mapping[str, Any], theta: float) -> dict[str, 
     return rope
 
 
+def rope_mappings(layer: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the mappings in which a config states its rope."""
+    places = (layer.get("rope_scaling"), layer.get("rope_parameters"))
+    return [place for place in places if isinstance(place, Mapping)]
+
+
 def is_by_layer(layer: Mapping[str, Any]) -> bool:
     """Whether the rope is stated for each type of layer by itself, which drafts don't have."""
     return any(isinstance(value, Mapping) for value in _parameters(layer, False).values())

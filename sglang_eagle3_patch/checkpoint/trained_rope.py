@@ -14,11 +14,14 @@ from sglang_eagle3_patch.checkpoint.producers import Producer
 from sglang_eagle3_patch.checkpoint.rope import (
     DEFAULT_THETA,
     Rope,
+    rope_mappings,
     stated_in_both_schemas,
     stated_rope,
 )
-from sglang_eagle3_patch.settings import Settings
+from sglang_eagle3_patch.settings import PREFIX, Settings
 
+# By which the user names the theta that a draft was trained with.
+THETA_OPTION = f"{PREFIX}_OPTIONS=rope_theta="
 # Where a trainer ignores theta for scaled rope: of which drafts of each kind.
 _SCALED = {"linear": "all", "dynamic": "all", "yarn": "first"}
 _MAYBE = {
@@ -147,8 +150,7 @@ def _with_theta(layer: Mapping[str, Any], producer: Producer, option: float | No
 
 
 def _is_interleaved(layer: Mapping[str, Any]) -> bool:
-    places = (layer.get("rope_scaling"), layer.get("rope_parameters"))
-    return any(isinstance(place, Mapping) and place.get("mrope_interleaved") for place in places)
+    return any(place.get("mrope_interleaved") for place in rope_mappings(layer))
 
 
 def shown(theta: float) -> str:

@@ -25,6 +25,7 @@ from sglang_eagle3_patch.checkpoint.config import is_eagle3, is_speculators
 from sglang_eagle3_patch.checkpoint.rope import DEFAULT_THETA, is_by_layer, stated_rope
 from sglang_eagle3_patch.checkpoint.spec import DraftSpec
 from sglang_eagle3_patch.checkpoint.trained_rope import (
+    THETA_OPTION,
     ToldRope,
     TrainedRope,
     in_both_schemas,
@@ -33,13 +34,11 @@ from sglang_eagle3_patch.checkpoint.trained_rope import (
 from sglang_eagle3_patch.engine.patch import Hook, Patch, Risk
 from sglang_eagle3_patch.errors import DraftError
 from sglang_eagle3_patch.hooks.parts.local_draft import read_draft, with_hub_headers
-from sglang_eagle3_patch.settings import Settings
+from sglang_eagle3_patch.settings import PREFIX, Settings
 
 logger = logging.getLogger(__name__)
 
 NAME = "draft-rope"
-_OPTIONS = "SGLANG_EAGLE3_PATCH_OPTIONS="
-OPTION = f"{_OPTIONS}rope_theta="
 
 
 def get_config_dict(
@@ -76,6 +75,12 @@ def trained_rope(written: Mapping[str, Any], draft: str, revision: str | None) -
             found = with_hub_headers(found, draft, revision)
             spec = replace(found, config=written, told_rope=told)
     trained = spec.trained_rope
+    _refuse(trained, draft)
+    _tell(trained, draft)
+    return trained
+
+
+def _refuse(trained: TrainedRope, draft: str) -> None:
     if trained.conflict is not None:
         top, nested = map(shown, trained.conflict)
         raise DraftError(
@@ -83,7 +88,7 @@ def trained_rope(written: Mapping[str, Any], draft: str, revision: str | None) -
             f"the config of the draft {draft} states two values of theta, {top} as rope_theta and "
             f"{nested} in rope_parameters or rope_scaling, and which of them was trained with "
             "depends on the trainer's transformers",
-            f"name the one it was trained with: {OPTION}{top} or {OPTION}{nested}",
+            f"name the one it was trained with: {THETA_OPTION}{top} or {THETA_OPTION}{nested}",
         )
     if trained.rope.kind == "dynamic":
         raise DraftError(
@@ -92,17 +97,20 @@ def trained_rope(written: Mapping[str, Any], draft: str, revision: str | None) -
             "trainers in those beyond max_position_embeddings alone",
             "leave the scaling out of its config.json: up to that length it is plain rope",
         )
+
+
+def _tell(trained: TrainedRope, draft: str) -> None:
     if trained.otherwise is not None:
         _warn_once(
             f"rope_theta of {draft} is {shown(trained.theta)}, which it is served with; "
-            f"{trained.source}. Fix: if this one was, set {OPTION}{shown(trained.otherwise)}",
+            f"{trained.source}. Fix: if this one was, set {THETA_OPTION}{shown(trained.otherwise)}",
         )
     elif not trained.is_stated:
         stated = DEFAULT_THETA if trained.stated is None else trained.stated
         _warn_once(
             f"rope_theta of {draft} is {shown(stated)}, and it is served with "
             f"{shown(trained.theta)}: {trained.source}. Fix: if it was trained with another, name "
-            f"that: {OPTION}{shown(stated)}",
+            f"that: {THETA_OPTION}{shown(stated)}",
         )
     if trained.perhaps_unscaled:
         _warn_once(
@@ -114,9 +122,8 @@ def trained_rope(written: Mapping[str, Any], draft: str, revision: str | None) -
         _warn_once(
             f"{draft} was trained with plain rope, and ModelOpt's export wrote a yarn of factor 32 "
             "into its config, for contexts beyond the trained ones: it is served with plain rope. "
-            f"Fix: to have the yarn, set {_OPTIONS}rope_scaling=stated",
+            f"Fix: to have the yarn, set {PREFIX}_OPTIONS=rope_scaling=stated",
         )
-    return trained
 
 
 def with_trained_rope(config: Mapping[str, Any], trained: TrainedRope) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from sglang_eagle3_patch.checkpoint.config import (
 )
 from sglang_eagle3_patch.checkpoint.conversion.options import NotConvertible
 from sglang_eagle3_patch.checkpoint.flags import DraftFlags
+from sglang_eagle3_patch.checkpoint.rope import rope_mappings
 from sglang_eagle3_patch.checkpoint.spec import DraftSpec
 from sglang_eagle3_patch.checkpoint.trained_rope import in_both_schemas
 
@@ -126,9 +127,8 @@ def _sizes(spec: DraftSpec) -> dict[str, Any]:
 def _rope(spec: DraftSpec, flat: Mapping[str, Any]) -> dict[str, Any]:
     """Return the trained rope in both schemas of transformers: 5 reads `rope_parameters`, 4 the
     others. Without a theta it is 10000, which every trainer takes then."""
-    places = (flat, flat.get("rope_parameters"), flat.get("rope_scaling"))
-    for place in places:
-        theta = place.get("rope_theta") if isinstance(place, Mapping) else None
+    for place in (flat, *rope_mappings(flat)):
+        theta = place.get("rope_theta")
         if theta is not None and type(theta) not in (int, float):
             raise NotConvertible(f"rope_theta is {theta!r}, no number", "correct it in config.json")
     return in_both_schemas(flat, spec.trained_rope)

@@ -5,7 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from sglang_eagle3_patch.checkpoint.rope import DEFAULT_THETA, RopeUnavailable, stated_rope
+from sglang_eagle3_patch.checkpoint.rope import (
+    DEFAULT_THETA,
+    RopeUnavailable,
+    rope_mappings,
+    stated_rope,
+)
 from sglang_eagle3_patch.checkpoint.rules.answers import (
     NO_TARGET,
     OK,
@@ -16,9 +21,7 @@ from sglang_eagle3_patch.checkpoint.rules.answers import (
     wrong,
 )
 from sglang_eagle3_patch.checkpoint.rules.case import Case
-from sglang_eagle3_patch.checkpoint.trained_rope import shown
-
-_OPTION = "SGLANG_EAGLE3_PATCH_OPTIONS=rope_theta="
+from sglang_eagle3_patch.checkpoint.trained_rope import THETA_OPTION, shown
 
 
 @rule("E3-rope-newer-schema", "error")
@@ -74,7 +77,7 @@ def conflict(case: Case) -> Answer:
     top, nested = map(shown, thetas)
     return wrong(
         f"rope_theta is {top}, and {nested} in rope_parameters or rope_scaling",
-        f"name the theta it was trained with: {_OPTION}{top} or {_OPTION}{nested}"
+        f"name the theta it was trained with: {THETA_OPTION}{top} or {THETA_OPTION}{nested}"
         if case.plugin
         else "write the theta it was trained with in both places of its config.json",
         stock="unknown",
@@ -232,7 +235,7 @@ def rope_maybe_untrained(case: Case) -> Answer:
         return OK
     return unknown(
         f"rope_theta is {shown(trained.theta)}; {trained.source}",
-        f"compare the accept length with {_OPTION}{shown(trained.otherwise)}"
+        f"compare the accept length with {THETA_OPTION}{shown(trained.otherwise)}"
         if case.plugin
         else f"compare the accept length with rope_theta {shown(trained.otherwise)} in its config "
         "wherever it states one",
@@ -266,5 +269,4 @@ def mrope(case: Case) -> Answer:
 
 
 def _has_mrope(config: Mapping[str, object]) -> bool:
-    places = (config.get("rope_parameters"), config.get("rope_scaling"))
-    return any(isinstance(place, Mapping) and "mrope_section" in place for place in places)
+    return any("mrope_section" in place for place in rope_mappings(config))
